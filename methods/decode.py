@@ -1,0 +1,156 @@
+"""The decode loop: drafter x length policy x verification. Every method runs through it, `ar` included."""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from methods.draft import Draft
+from methods.drafters import Drafter
+from methods.engine import Engine
+from methods.policies import LengthPolicy
+from methods.sampling import Sampling
+from methods.stopping import StopRule
+from methods.timer import StepTimer, synchronised_clock
+from methods.verification import verify
+
+
+@dataclass(frozen=True)
+class Step:
+    """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added."""
+
+    drafted: int
+    accepted: int
+    emitted: int
+    stop_reason: str
+    draft_forwards: int
+    draft_s: float
+    preverify_s: float
+    verify_s: float
+    other_s: float
+    confidence: list[float]
+    entropy: list[float]
+
+
+@dataclass
+class Decoded:
+    """The output of one sample. Times in seconds (DESIGN §4): `wall_s` = `prefill_s` + `decode_s`."""
+
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    steps: list[Step] = field(default_factory=list)
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    target_forwards: int = 0
+    draft_forwards: int = 0
+
+    @property
+    def wall_s(self) -> float:
+        return self.prefill_s + self.decode_s
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes prompts with one method. `drafter` is None for `ar`; a fresh `policy` comes with each sample."""
+
+    target: Engine
+    drafter: Drafter | None
+    sampling: Sampling
+
+    @torch.inference_mode()
+    def decode(self, prompt: list[int], stop: StopRule, policy: LengthPolicy | None, seed: int = 0) -> Decoded:
+        """Decodes a tokenised prompt of at least one token.
+
+        Prefill reads all of the prompt but its last token, which the first step's target pass reads: so `ar` makes exactly one
+        counted pass per new token.
+
+        Raises:
+            IndexError: never for prompts that fit `context_limit` less `stop.max_new_tokens`.
+        """
+        out = Decoded()
+        start = synchronised_clock(self.target.device)
+        generator = self._prefill(prompt, stop.max_new_tokens, policy, seed)
+        ready = synchronised_clock(self.target.device)
+        timer = StepTimer(self.target.device)
+        unread = [prompt[-1]]
+        end = None
+        while end is None:
+            step, unread, end = self._step(out.tokens, unread, stop, policy, generator, timer)
+            out.steps.append(step)
+        del out.tokens[end[0] :]
+        out.finish_reason = end[1]
+        out.prefill_s, out.decode_s = ready - start, synchronised_clock(self.target.device) - ready
+        out.target_forwards = self.target.forwards
+        out.draft_forwards = self.drafter.forwards if self.drafter else 0
+        return out
+
+    def _prefill(self, prompt: list[int], max_new_tokens: int, policy: LengthPolicy | None, seed: int) -> torch.Generator:
+        capacity = len(prompt) + max_new_tokens
+        tokens = torch.tensor(prompt[:-1], dtype=torch.long)
+        self.target.reset(capacity)
+        if len(tokens):
+            self.target.prefill(tokens)
+        if self.drafter:
+            # Draft and verification draw from two streams, so that they can live on two devices.
+            draft_generator = torch.Generator(self.target.device).manual_seed(seed ^ 0x5EED)
+            self.drafter.prefill(tokens, capacity, min(policy.gamma_max, max_new_tokens), draft_generator)
+        return torch.Generator(self.target.device).manual_seed(seed)
+
+    def _step(self, tokens: list[int], unread: list[int], stop: StopRule, policy: LengthPolicy | None, generator, timer):
+        """One draft-verify step: appends to `tokens`; returns the step, the tokens that the target has not read, and the end if
+        the output ends in it."""
+        forwards = self.drafter.forwards if self.drafter else 0
+        draft, stop_reason = None, ""
+        if self.drafter:
+            # The target's own token takes the last place, so a draft never runs past the length limit.
+            draft = self.drafter.begin(unread)
+            stop_reason = self._draft(draft, policy, stop.max_new_tokens - len(tokens) - 1, timer)
+        drafted = draft.length if draft else 0
+        timer.lap("other")
+        read = torch.tensor(unread, device=self.target.device)
+        if drafted:
+            read = torch.cat([read, draft.tokens[:drafted].to(self.target.device)])
+        logits = self.target.forward(read, keep=drafted + 1).logits
+        verdict = verify(logits, draft, self.sampling, generator)
+        timer.lap("verify")
+
+        self.target.rollback(drafted - verdict.accepted)
+        if self.drafter:
+            self.drafter.end(verdict.accepted)
+            policy.observe(drafted, verdict.accepted)
+        before = len(tokens)
+        tokens += (*verdict.tokens[: verdict.accepted], verdict.next_token)
+        end = stop.cut(tokens, before)
+        confidence = draft.confidence[:drafted].tolist() if drafted else []
+        entropy = draft.entropy[:drafted].tolist() if drafted else []
+        timer.lap("other")
+        seconds = timer.read()
+        step = Step(
+            drafted=drafted,
+            accepted=verdict.accepted,
+            emitted=(end[0] if end else len(tokens)) - before,
+            stop_reason=stop_reason,
+            draft_forwards=(self.drafter.forwards if self.drafter else 0) - forwards,
+            draft_s=seconds["draft"],
+            preverify_s=seconds["preverify"],
+            verify_s=seconds["verify"],
+            other_s=seconds["other"],
+            confidence=confidence,
+            entropy=entropy,
+        )
+        return step, [verdict.next_token], end
+
+    def _draft(self, draft: Draft, policy: LengthPolicy, room: int, timer: StepTimer) -> str:
+        """Drafts block by block until the policy stops; returns why drafting ended."""
+        policy.begin()
+        limit = min(policy.gamma_max, room)
+        timer.lap("other")
+        while draft.length < limit:
+            self.drafter.extend(min(policy.block, limit - draft.length))
+            timer.lap("draft")
+            if draft.length == limit:
+                break
+            draft_on = policy.draft_on(draft)
+            timer.lap("preverify")
+            if not draft_on:
+                return "policy"
+        return "gamma_max" if policy.gamma_max <= room else "length"

@@ -1,0 +1,52 @@
+"""The draft of one draft-verify step: what a drafter has proposed so far, and what policies may read of it."""
+
+import torch
+
+
+class Draft:
+    """Draft tokens d_1..d_k with the numbers they were drawn from, in buffers allocated once per sample.
+
+    Everything stays on the device; reading a value on the host is the reader's decision, once per block.
+    Only `length` entries of each buffer are valid.
+
+    Attributes:
+        tokens: (capacity,) token ids.
+        confidence: (capacity,) q_i(d_i), the draft model's probability of its own token.
+        entropy: (capacity,) H(q_i) in nats.
+        hidden: (capacity, hidden) final hidden state from which each token was drawn.
+        probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when greedy. Overwritten on every step;
+            the row after the last token is zero, which makes the bonus token's residual p - 0 (see `verification`).
+        token_ids: (columns,) ids of the columns of `probs`, or None when they are the ids themselves.
+    """
+
+    def __init__(self, capacity: int, hidden: int, columns: int, *, dtype, device, keep_probs, token_ids=None):
+        precise = dtype if dtype == torch.float64 else torch.float32
+        self.capacity, self.length, self.token_ids = capacity, 0, token_ids
+        self.tokens = torch.zeros(capacity, dtype=torch.long, device=device)
+        self.confidence, self.entropy = torch.zeros(2, capacity, dtype=precise, device=device)
+        self.hidden = torch.zeros(capacity, hidden, dtype=dtype, device=device)
+        self.probs = torch.zeros(capacity + 1, columns, dtype=precise, device=device) if keep_probs else None
+
+    def append(self, column: torch.Tensor, token: torch.Tensor, probs: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Adds one token: its column and id (1,), the distribution (1, columns) and the hidden state (1, hidden)."""
+        i = self.length
+        self.tokens[i : i + 1] = token
+        self.confidence[i : i + 1] = probs[0, column]
+        self.entropy[i : i + 1] = torch.special.entr(probs).sum(-1)
+        self.hidden[i : i + 1] = hidden
+        if self.probs is not None:
+            self.probs[i : i + 1] = probs
+        self.length += 1
+
+    def clear(self) -> None:
+        """Starts the next step."""
+        self.length = 0
+
+    def distribution(self, row: torch.Tensor, vocab: int) -> torch.Tensor:
+        """q (vocab,) at `row` (1,), over the target's whole vocabulary; zero for tokens that the draft cannot propose and for the row
+        after the last draft token."""
+        self.probs[self.length] = 0
+        probs = self.probs.index_select(0, row)[0]
+        if self.token_ids is None:
+            return torch.nn.functional.pad(probs, (0, vocab - len(probs)))
+        return probs.new_zeros(vocab).index_copy(0, self.token_ids, probs)

@@ -1,0 +1,89 @@
+"""Drafters propose tokens block by block."""
+
+from typing import Protocol
+
+import torch
+
+from methods.draft import Draft
+from methods.engine import Engine
+from methods.sampling import Sampling
+
+
+class Drafter(Protocol):
+    """What the decode loop asks of a drafter. `forwards` counts its passes after prefill."""
+
+    forwards: int
+
+    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, generator: torch.Generator) -> None:
+        """Reads a prompt (n,), with room for `capacity` tokens in all and `draft_capacity` in one draft."""
+
+    def begin(self, committed: list[int]) -> Draft:
+        """Starts a step after these newly committed tokens; returns its draft, still empty."""
+
+    def extend(self, n: int) -> None:
+        """Drafts the next block of n tokens."""
+
+    def end(self, accepted: int) -> None:
+        """Forgets the draft tokens after the first `accepted`."""
+
+
+class AutoregressiveDrafter:
+    """A smaller language model that drafts one token per pass.
+
+    A draft token reaches the cache only when the next one is drawn, so after full acceptance the last one is missing. It is read
+    together with the next step's first token: the catch-up costs no pass of its own.
+    """
+
+    def __init__(self, engine: Engine, sampling: Sampling):
+        self.engine, self.sampling = engine, sampling
+        self.draft: Draft | None = None
+
+    @property
+    def forwards(self) -> int:
+        return self.engine.forwards
+
+    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, generator: torch.Generator) -> None:
+        self.engine.reset(capacity)
+        self.generator = generator
+        self.unread: list[int] = []
+        self.draft = self._new_draft(draft_capacity)
+        if len(prompt):
+            self.engine.prefill(prompt)
+
+    def _new_draft(self, capacity: int) -> Draft:
+        head = self.engine.model.get_output_embeddings()
+        return Draft(
+            capacity,
+            head.in_features,
+            min(head.out_features, self.engine.vocab_size or head.out_features),
+            dtype=self.engine.model.dtype,
+            device=self.engine.device,
+            keep_probs=not self.sampling.greedy,
+            token_ids=self.engine.token_ids,
+        )
+
+    def begin(self, committed: list[int]) -> Draft:
+        self.unread += committed
+        self.draft.clear()
+        return self.draft
+
+    def extend(self, n: int) -> None:
+        for _ in range(n):
+            self._draft_token()
+
+    def _draft_token(self) -> None:
+        if self.unread:
+            tokens, self.unread = torch.tensor(self.unread), []
+        else:
+            tokens = self.draft.tokens[self.draft.length - 1 : self.draft.length]
+        out = self.engine.forward(tokens, keep=1)
+        probs = self.sampling.distribution(out.logits)
+        column = self.sampling.draw(probs, self.generator)
+        self.draft.append(column, self.engine.to_full(column), probs, out.hidden)
+
+    def end(self, accepted: int) -> None:
+        drafted = self.draft.length
+        if accepted < drafted:
+            self.engine.rollback(drafted - 1 - accepted)
+        elif drafted:
+            self.unread = self.draft.tokens[drafted - 1 : drafted].tolist()

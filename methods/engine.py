@@ -1,0 +1,93 @@
+"""One causal language model with a key/value cache that can be rolled back."""
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from methods.cache import rollback_cache
+from methods.packing import pack_linears, use_grouped_attention
+
+# The cache grows in steps, so that a run over prompts of many lengths allocates a handful of times, not once per prompt.
+_CAPACITY_STEP = 256
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a forward pass returns: logits (k, vocab) and the final hidden states they were computed from (k, hidden)."""
+
+    logits: torch.Tensor
+    hidden: torch.Tensor
+
+
+class Engine:
+    """Runs any decoder-only `transformers` model on one sequence at a time. It knows nothing of text or of other models.
+
+    `forwards` and `tokens` count the passes after prefill and the tokens in them (DESIGN §4).
+
+    Args:
+        model: in evaluation mode, on its device(s); its CPU linears are packed in place.
+        vocab_size: logits are cut to this many columns, so that the rows that pad a vocabulary (Qwen2.5 pads 151 665
+            tokens to 151 936 or 152 064) are never drawn. Default: all.
+        token_ids: (vocab,) ids that the head's rows stand for, when the head holds a reduced vocabulary; see `to_full`.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, vocab_size: int | None = None, token_ids: torch.Tensor | None = None):
+        self.model = use_grouped_attention(pack_linears(model)).eval()
+        self.device = model.get_input_embeddings().weight.device
+        self.vocab_size = vocab_size
+        self.token_ids = None if token_ids is None else token_ids.to(self.device)
+        self.cache = rollback_cache(model.config, 0)
+        # `transformers` renamed the argument in 5.2x and warns about the old name.
+        parameters = inspect.signature(model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._hidden: torch.Tensor | None = None
+        model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden)
+        self.reset()
+
+    def _keep_hidden(self, _head, inputs) -> None:
+        self._hidden = inputs[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens in the cache."""
+        return self.cache.get_seq_length()
+
+    @property
+    def context_limit(self) -> int:
+        """Tokens that the model was trained to see at once."""
+        return self.model.config.get_text_config(decoder=True).max_position_embeddings
+
+    def reset(self, capacity: int = 0) -> None:
+        """Empties the cache, makes sure that it can hold `capacity` tokens, and zeroes the counters."""
+        if capacity > self.cache.get_max_length():
+            rounded = -(-capacity // _CAPACITY_STEP) * _CAPACITY_STEP
+            self.cache = rollback_cache(self.model.config, rounded)
+        self.cache.reset()
+        self.forwards = self.tokens = 0
+
+    def prefill(self, tokens: torch.Tensor) -> Output:
+        """Reads the prompt (n,) into an empty cache; logits and hidden of its last token only: (1, vocab), (1, hidden)."""
+        return self._run(tokens, keep=1)
+
+    def forward(self, tokens: torch.Tensor, keep: int | None = None) -> Output:
+        """One counted pass over tokens (k,); logits and hidden of the last `keep` of them (default: all)."""
+        self.forwards += 1
+        self.tokens += len(tokens)
+        return self._run(tokens, keep or len(tokens))
+
+    def _run(self, tokens: torch.Tensor, keep: int) -> Output:
+        logits = self.model(
+            input_ids=tokens.to(self.device)[None], use_cache=True, logits_to_keep=keep, **{self._cache_argument: self.cache}
+        ).logits[0]
+        hidden, self._hidden = self._hidden[0], None
+        return Output(logits[:, : self.vocab_size], hidden)
+
+    def rollback(self, n: int) -> None:
+        """Forgets the last n tokens, in O(1)."""
+        self.cache.crop(-n)
+
+    def to_full(self, ids: torch.Tensor) -> torch.Tensor:
+        """Column numbers of `logits` -> token ids."""
+        return ids if self.token_ids is None else self.token_ids[ids]

@@ -1,0 +1,106 @@
+"""Greedy decoding: every method's output is the target's own, whatever the draft, its length, and where the output ends."""
+
+import random
+
+import pytest
+import torch
+
+from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
+from tests.methods.models import ARCHITECTURES, greedy_reference, noisy_copy, tiny_model
+
+GREEDY = Sampling()
+VARIANTS = [("ar", {})]
+VARIANTS += [("sd", {"gamma": gamma}) for gamma in (1, 2, 3, 5, 8, 16)]
+VARIANTS += [("entropy", {"rule": "svip", "h": h, "gamma_max": 7}) for h in (0.2, 0.5, 0.65)]
+VARIANTS += [("entropy", {"rule": "adaedl", "threshold": t}) for t in (0.2, 0.5)]
+
+
+def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, stop, sampling=GREEDY, seed=0):
+    method = get_method(name, settings)
+    return Decoder(target, method.drafter(draft, sampling), sampling).decode(prompt, stop, method.policy(), seed)
+
+
+@pytest.fixture(scope="module", params=[(name, dtype) for name in ARCHITECTURES for dtype in (torch.float64, torch.float32)], ids=str)
+def pair(request):
+    """(target, draft, reference outputs): the reference is generated before the engine changes the model."""
+    name, dtype = request.param
+    model = tiny_model(name, dtype=dtype)
+    draft = noisy_copy(model, 0.15)
+    rng = random.Random(0)
+    prompts = [[rng.randrange(40) for _ in range(rng.randrange(1, 30))] for _ in range(6)]
+    references = [(prompt, greedy_reference(model, prompt, 24)) for prompt in prompts]
+    return Engine(model), Engine(draft), references
+
+
+def test_every_method_is_tested_here():
+    assert {name for name, _ in VARIANTS} == set(METHODS)
+
+
+@pytest.mark.parametrize("name, settings", VARIANTS, ids=str)
+def test_output_is_that_of_generate(pair, name, settings):
+    target, draft, references = pair
+    for prompt, expected in references:
+        out = decode(target, draft, name, settings, prompt, StopRule(24))
+        assert out.tokens == expected
+        assert out.finish_reason == "length"
+        assert sum(step.emitted for step in out.steps) == len(out.tokens)
+        assert all(0 <= step.accepted <= step.drafted for step in out.steps)
+
+
+def test_the_draft_is_accepted_now_and_then(pair):
+    """Otherwise the tests here would prove little."""
+    target, draft, references = pair
+    steps = [step for prompt, _ in references for step in decode(target, draft, "sd", {"gamma": 4}, prompt, StopRule(24)).steps]
+    assert len({step.accepted for step in steps}) >= 3
+
+
+@pytest.mark.parametrize("name, settings", [v for v in VARIANTS if v[0] != "ar"], ids=str)
+def test_output_may_end_anywhere(pair, name, settings):
+    """The length limit and an end-of-sequence token at every position, inside a draft and after it."""
+    target, draft, references = pair
+    prompt, expected = references[0]
+    for n in range(1, 12):
+        assert decode(target, draft, name, settings, prompt, StopRule(n)).tokens == expected[:n]
+    for token in dict.fromkeys(expected):
+        out = decode(target, draft, name, settings, prompt, StopRule(24, frozenset([token])))
+        assert out.tokens == expected[: expected.index(token) + 1]
+        assert out.finish_reason in ("eos", "length") and (out.finish_reason == "eos" or len(out.tokens) == 24)
+
+
+@pytest.mark.parametrize("gamma", range(1, 17))
+def test_counts_for_a_perfect_draft(gamma):
+    """A draft that is the target: every token is accepted, each step emits gamma + 1 tokens, and no pass is wasted."""
+    model = tiny_model("llama")
+    target, draft = Engine(model), Engine(noisy_copy(model, 0.0))
+    out = decode(target, draft, "sd", {"gamma": gamma}, [1, 2, 3], StopRule(5 * (gamma + 1)))
+    assert [step.accepted for step in out.steps] == [gamma] * 5
+    assert out.target_forwards == 5
+    assert out.draft_forwards == 5 * gamma
+
+
+def test_ar_makes_one_pass_per_token():
+    target = Engine(tiny_model("llama"))
+    out = Decoder(target, None, GREEDY).decode([3, 1], StopRule(9), None)
+    assert out.target_forwards == len(out.tokens) == len(out.steps) == 9
+
+
+def test_reduced_draft_vocabulary_is_lossless():
+    model = tiny_model("llama")
+    expected = greedy_reference(model, [5, 6, 7], 30)
+    reduced = noisy_copy(model, 0.05)
+    ids = torch.tensor(sorted(random.Random(0).sample(range(40), 25)))
+    head = torch.nn.Linear(32, 25, bias=False, dtype=torch.float64)
+    head.weight.data = reduced.lm_head.weight.data[ids]
+    reduced.set_output_embeddings(head)
+    target, draft = Engine(model), Engine(reduced, token_ids=ids)
+    out = decode(target, draft, "sd", {"gamma": 4}, [5, 6, 7], StopRule(30))
+    assert out.tokens == expected
+    assert 0 < sum(step.accepted for step in out.steps)
+
+
+def test_padded_vocabulary_rows_are_never_drawn():
+    """Target and draft vocabularies are padded to different widths; only the tokenizer's tokens come out."""
+    target, draft = Engine(tiny_model("qwen2", vocab=64, seed=0), vocab_size=37), Engine(tiny_model("qwen2", vocab=48, seed=1), vocab_size=37)
+    for temperature in (0.0, 2.0):
+        out = decode(target, draft, "sd", {"gamma": 3}, [1, 2], StopRule(60), Sampling(temperature))
+        assert max(out.tokens) < 37
