@@ -1,0 +1,1 @@
+"""Running and measuring: pairs, the run loop, the store, statistics, tables."""

@@ -1,0 +1,46 @@
+"""What a finished run prints: the table and where everything came from."""
+
+from typing import Any
+
+from bench.store import RunFolder
+from bench.summary import render, summarise
+from tasks import get_task
+
+_READING = (
+    "tokens/s and speedup include prefill; accepted = accepted / drafted; draft, pre-verify, verify and other are shares of "
+    "decode time; intervals: paired bootstrap over samples."
+)
+
+
+def report(folder: RunFolder) -> str:
+    """Table and provenance of a run, as Markdown."""
+    info, samples = folder.info(), folder.read("samples")
+    if samples.empty:
+        return f"{folder.path}: no finished sample yet"
+    lines = [render(summarise(samples)), "", *_provenance(info), _READING]
+    notes = [f"{name}: {note}" for name, task in info["tasks"].items() for note in task["notes"]]
+    lines += [f"Note: {note}" for note in dict.fromkeys(notes + _score_notes(info))]
+    lines.append(f"Files: {folder.path}/run.json, samples.parquet, steps.parquet")
+    return "\n".join(lines)
+
+
+def _provenance(info: dict[str, Any]) -> list[str]:
+    config, machine = info["config"], info["environment"]
+    device = machine["gpu"] or f"{machine['cpu']}, {machine['threads']} threads"
+    lines = []
+    for name, pair in info["pairs"].items():
+        draft = f", draft {pair['draft']} ({pair['draft_dtype']})" if pair["draft"] else ""
+        lines.append(f"Pair: {name} = {pair['target']} ({pair['target_dtype']}){draft}")
+    data = "; ".join(f"{name}: {task['samples']} samples from {task['source']}" for name, task in info["tasks"].items())
+    decoding = "greedy" if config["temperature"] == 0 else f"temperature {config['temperature']:g}, seed {config['seed']}"
+    return [
+        *lines,
+        f"Data: {data}",
+        f"Device: {config['placement']['device']} ({device}); {decoding}; at most {config['max_new_tokens']} new tokens; "
+        f"repeats: {config['repeat']}",
+    ]
+
+
+def _score_notes(info: dict[str, Any]) -> list[str]:
+    notes = ((name, get_task(name).score_note()) for name in info["tasks"])
+    return [f"{name}: {note}" for name, note in notes if note]

@@ -1,0 +1,76 @@
+"""What a run is: a function of this and nothing else."""
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.errors import BenchError
+from bench.pairs import PairSpec, Placement
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method with settings under the name that its rows carry."""
+
+    method: str
+    label: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or base."""
+
+    pairs: tuple[PairSpec, ...]
+    tasks: tuple[str, ...]
+    methods: tuple[MethodEntry, ...]
+    placement: Placement
+    split: str = "test"
+    limit: int | None = 8
+    few_shot: int = 0
+    prompt: str = "auto"
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    repeat: int = 1
+    data_dir: str | None = None
+
+    def __post_init__(self):
+        if self.max_new_tokens < 1:
+            raise BenchError(f"--max-new-tokens {self.max_new_tokens}: use 1 or more")
+        if self.repeat < 1:
+            raise BenchError(f"--repeat {self.repeat}: use 1 or more")
+        labels = [entry.label for entry in self.methods]
+        repeated = {label for label in labels if labels.count(label) > 1}
+        if repeated:
+            raise BenchError(f"the method '{repeated.pop()}' is listed twice; give each its own label")
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "RunConfig":
+        """The inverse of `to_json`.
+
+        Raises:
+            BenchError: not such a config.
+        """
+        try:
+            nested = dict(
+                pairs=tuple(PairSpec(**pair) for pair in data["pairs"]),
+                methods=tuple(MethodEntry(**entry) for entry in data["methods"]),
+                placement=Placement(**data["placement"]),
+                tasks=tuple(data["tasks"]),
+            )
+            return cls(**{**data, **nested})
+        except (KeyError, TypeError) as error:
+            raise BenchError(f"the run was written by another version of this project ({error}); start it anew") from None
+
+
+def sample_seed(seed: int, task: str, sample_id: str, repeat: int) -> int:
+    """The seed of one sample's generator, in [0, 2^63): independent of order, sharding, resumption and method."""
+    digest = hashlib.sha256(f"{seed}\0{task}\0{sample_id}\0{repeat}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

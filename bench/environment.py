@@ -1,0 +1,70 @@
+"""What a run was made with: code, libraries, hardware, weights."""
+
+import hashlib
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "pandas", "pyarrow", "scipy")
+_SAMPLE_BYTES = 1 << 20
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and hardware, for run.json."""
+    return {
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+        "libraries": {name: installed(name) for name in LIBRARIES},
+        "machine": platform.machine(),
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+    }
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_commit() -> str | None:
+    """The commit of this checkout, "+changes" appended when files differ from it; None outside a checkout."""
+    root = str(Path(str(files("bench"))).parent)
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
+        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return commit.stdout.strip() + ("+changes" if changes.stdout.strip() else "") if commit.returncode == 0 else None
+
+
+def cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def fingerprint(folder: Path | None) -> str | None:
+    """A hash that changes with a model's weights, at no cost worth mentioning: of each weight file's name, size, first and last MiB.
+    None for a model without files of its own."""
+    if folder is None:
+        return None
+    digest = hashlib.sha256()
+    for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_SAMPLE_BYTES))
+            file.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
+            digest.update(file.read())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,39 @@
+"""What `run_bench.py ls` prints."""
+
+from tabulate import tabulate
+
+from bench.pairs import registry
+from bench.schema import SAMPLES, STEPS, markdown
+from methods import METHODS
+from methods.registry import settings_help
+from tasks import TASKS, get_task
+
+
+def listing(what: str) -> str:
+    """The methods with their hyperparameters, the tasks, the pairs, or the logged columns."""
+    return {"methods": _methods, "tasks": _tasks, "pairs": _pairs, "columns": _columns}[what]()
+
+
+def _methods() -> str:
+    lines = []
+    for spec in METHODS.values():
+        lines.append(f"{spec.name:10} {spec.summary}")
+        lines += [f"    --set {line}" for line in settings_help(spec)]
+    return "\n".join(lines)
+
+
+def _tasks() -> str:
+    rows = []
+    for name in TASKS:
+        task = get_task(name)
+        rows.append([name, task.version, ", ".join(task.splits), task.metric or "none", (type(task).__doc__ or "").splitlines()[0]])
+    return tabulate(rows, headers=["task", "version", "splits", "metric", ""], tablefmt="simple")
+
+
+def _pairs() -> str:
+    rows = [[spec.name, spec.target, spec.draft, spec.summary] for spec in registry().values()]
+    return tabulate(rows, headers=["pair", "target", "draft", ""], tablefmt="simple")
+
+
+def _columns() -> str:
+    return f"samples.parquet\n\n{markdown(SAMPLES)}\n\nsteps.parquet\n\n{markdown(STEPS)}"

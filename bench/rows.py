@@ -1,0 +1,64 @@
+"""From a decoded sample to rows of the logged tables."""
+
+from typing import Any
+
+from bench.plan import Prompt
+from methods import Decoded
+
+_PARTS = ("draft_s", "preverify_s", "verify_s")
+
+
+def sample_row(key: dict[str, Any], prompt: Prompt, decoded: Decoded, order: int, seed: int, tokenizer) -> dict[str, Any]:
+    """A row of samples.parquet, scores still missing."""
+    parts = {part: sum(getattr(step, part) for step in decoded.steps) for part in _PARTS}
+    text = prompt.stop.trim(tokenizer.decode(decoded.tokens, skip_special_tokens=True))
+    return {
+        **key,
+        "task_version": prompt.task.task.version,
+        "category": prompt.sample.category,
+        "position": prompt.position,
+        "order": order,
+        "seed": seed,
+        "prompt_tokens": len(prompt.encoded.ids),
+        "truncated_tokens": prompt.encoded.truncated_tokens,
+        "new_tokens": len(decoded.tokens),
+        "finish_reason": decoded.finish_reason,
+        "wall_s": decoded.wall_s,
+        "prefill_s": decoded.prefill_s,
+        "decode_s": decoded.decode_s,
+        **parts,
+        # What the step timers did not see (the loop around them) is "other" too, so that the parts add up to decode_s.
+        "other_s": decoded.decode_s - sum(parts.values()),
+        "target_forwards": decoded.target_forwards,
+        "draft_forwards": decoded.draft_forwards,
+        "steps": len(decoded.steps),
+        "drafted": sum(step.drafted for step in decoded.steps),
+        "accepted": sum(step.accepted for step in decoded.steps),
+        "metric": prompt.task.task.metric,
+        "output": text,
+        "output_tokens": decoded.tokens,
+    }
+
+
+def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
+    """The sample's rows of steps.parquet."""
+    return [
+        {
+            **key,
+            "step": number,
+            "drafted": step.drafted,
+            "accepted": step.accepted,
+            "emitted": step.emitted,
+            "stop_reason": step.stop_reason,
+            "target_forwards": 1,
+            "draft_forwards": step.draft_forwards,
+            "draft_s": step.draft_s,
+            "preverify_s": step.preverify_s,
+            "verify_s": step.verify_s,
+            "other_s": step.other_s,
+            "confidence": step.confidence,
+            "entropy": step.entropy,
+            "accepted_flags": [i < step.accepted for i in range(step.drafted)],
+        }
+        for number, step in enumerate(decoded.steps)
+    ]

@@ -1,0 +1,85 @@
+"""The columns of the logged data: names, types, units and meanings, declared once (DESIGN §5)."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a parquet file."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+    unit: str = ""
+
+
+_STR, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
+
+KEY = (
+    Column("pair", _STR, "pair of models"),
+    Column("task", _STR, "task"),
+    Column("sample_id", _STR, "sample within the task"),
+    Column("method", _STR, "method, or its label in a sweep"),
+    Column("repeat", _INT, "repetition, from 0"),
+)
+
+SAMPLES = (
+    *KEY,
+    Column("task_version", _INT, "version of the task's prompts and scoring"),
+    Column("category", _STR, "category within the task, if it has any"),
+    Column("position", _INT, "place of the sample in the run, from 0"),
+    Column("order", _INT, "place of this decoding among the sample's, from 0: methods take turns at going first"),
+    Column("seed", _INT, "seed of the sample's generator"),
+    Column("prompt_tokens", _INT, "length of the prompt", "tokens"),
+    Column("truncated_tokens", _INT, "how much of an over-long prompt was cut", "tokens"),
+    Column("new_tokens", _INT, "length of the output after the stop rule", "tokens"),
+    Column("finish_reason", _STR, "eos, stop (a stop string) or length"),
+    Column("wall_s", _FLOAT, "from the call with a tokenised prompt to the last token; prefill included", "s"),
+    Column("prefill_s", _FLOAT, "part of wall_s: both models read the prompt", "s"),
+    Column("decode_s", _FLOAT, "part of wall_s: the rest", "s"),
+    Column("draft_s", _FLOAT, "part of decode_s: drafting", "s"),
+    Column("preverify_s", _FLOAT, "part of decode_s: the length policy", "s"),
+    Column("verify_s", _FLOAT, "part of decode_s: target passes and verification", "s"),
+    Column("other_s", _FLOAT, "part of decode_s: everything else", "s"),
+    Column("target_forwards", _INT, "target passes after prefill"),
+    Column("draft_forwards", _INT, "draft passes after prefill"),
+    Column("steps", _INT, "draft-verify steps"),
+    Column("drafted", _INT, "draft tokens", "tokens"),
+    Column("accepted", _INT, "draft tokens accepted; the target's own token of each step is not counted", "tokens"),
+    Column("metric", _STR, "the task's headline metric"),
+    Column("score", _FLOAT, "its value in [0, 1]; null where the sample was not scored"),
+    Column("metrics", pa.map_(_STR, _FLOAT), "all of the task's metrics"),
+    Column("output", _STR, "the text, without the stop string"),
+    Column("output_tokens", pa.list_(pa.int32()), "the tokens"),
+)
+
+STEPS = (
+    *KEY,
+    Column("step", _INT, "draft-verify step of the sample, from 0"),
+    Column("drafted", _INT, "draft tokens", "tokens"),
+    Column("accepted", _INT, "draft tokens that the target accepted", "tokens"),
+    Column("emitted", _INT, "tokens that the step added to the output; they sum to new_tokens", "tokens"),
+    Column("stop_reason", _STR, "why drafting ended: policy, gamma_max, length (of the output); empty for ar"),
+    Column("target_forwards", _INT, "target passes"),
+    Column("draft_forwards", _INT, "draft passes"),
+    Column("draft_s", _FLOAT, "drafting", "s"),
+    Column("preverify_s", _FLOAT, "the length policy", "s"),
+    Column("verify_s", _FLOAT, "target pass and verification", "s"),
+    Column("other_s", _FLOAT, "everything else", "s"),
+    Column("confidence", pa.list_(pa.float32()), "per draft token: its probability under the draft"),
+    Column("entropy", pa.list_(pa.float32()), "per draft token: entropy of the draft's distribution", "nats"),
+    Column("estimate", pa.list_(pa.float32()), "per draft token: the policy's estimate that it is accepted; null without one"),
+    Column("accepted_flags", pa.list_(pa.bool_()), "per draft token: accepted"),
+)
+
+
+def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
+    return pa.schema([(column.name, column.type) for column in columns])
+
+
+def markdown(columns: tuple[Column, ...]) -> str:
+    """The columns as a table for the README; printed by `run_bench.py ls columns`."""
+    rows = [f"| `{c.name}` | {str(c.type).replace('|', '/')} | {c.unit} | {c.meaning} |" for c in columns]
+    return "\n".join(["| column | type | unit | meaning |", "| --- | --- | --- | --- |", *rows])

@@ -1,0 +1,140 @@
+"""Run folders: written so that a killed run loses at most the sample in flight.
+
+While a run is going on, every finished sample (all of its methods and repeats, which belong together) is one part: two small
+parquet files under parts/, renamed into place once they are complete. `finish` joins them.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.errors import BenchError
+from bench.schema import SAMPLES, STEPS, arrow_schema
+
+TABLES = {"samples": SAMPLES, "steps": STEPS}
+
+
+@contextmanager
+def atomic(path: Path):
+    """Yields a path to write; renames it to `path` when the block ends without an exception."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield scratch
+        with open(scratch, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+class RunFolder:
+    """One run's folder: run.json, and the two tables whole or in parts."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, results: Path, name: str) -> "RunFolder":
+        """A new folder `results/<time>-<name>`.
+
+        Raises:
+            BenchError: `results` cannot be written.
+        """
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        for attempt in range(100):
+            path = results / (f"{stamp}-{name}" + (f"-{attempt}" if attempt else ""))
+            try:
+                (path / "parts").mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise BenchError(f"--out {results}: cannot write there ({error.strerror}); name another folder") from error
+            return cls(path)
+        raise BenchError(f"--out {results}: no free name for the run; name another folder")
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing folder.
+
+        Raises:
+            BenchError: it is not a run's.
+        """
+        folder = cls(path)
+        folder.info()
+        return folder
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    def info(self) -> dict[str, Any]:
+        """run.json.
+
+        Raises:
+            BenchError: missing or broken.
+        """
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except FileNotFoundError:
+            raise BenchError(f"{self.path} is not a run's folder: it has no run.json; see `ls {self.path.parent}`") from None
+        except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError) as error:
+            raise BenchError(f"{self.path / 'run.json'} is broken ({error}); start the run anew") from None
+
+    def write_info(self, info: dict[str, Any]) -> None:
+        with atomic(self.path / "run.json") as scratch:
+            scratch.write_text(json.dumps(info, indent=2) + "\n")
+
+    def add_part(self, position: int, samples: list[dict], steps: list[dict]) -> None:
+        """Stores a finished sample. Its `samples` part is written last and makes it count."""
+        (self.path / "parts").mkdir(exist_ok=True)
+        for table, rows in (("steps", steps), ("samples", samples)):
+            with atomic(self._part(table, position)) as scratch:
+                pq.write_table(pa.Table.from_pylist(rows, arrow_schema(TABLES[table])), scratch)
+
+    def _part(self, table: str, position: int) -> Path:
+        return self.path / "parts" / f"{table}-{position:06d}.parquet"
+
+    def finished_positions(self) -> set[int]:
+        """Positions of the samples that need not be decoded again."""
+        return {int(path.stem.split("-")[1]) for path in (self.path / "parts").glob("samples-*.parquet")}
+
+    def finish(self) -> None:
+        """Joins the parts into samples.parquet and steps.parquet and removes them."""
+        positions = sorted(self.finished_positions())
+        for table, columns in TABLES.items():
+            with atomic(self.path / f"{table}.parquet") as scratch:
+                with pq.ParquetWriter(scratch, arrow_schema(columns)) as writer:
+                    for position in positions:
+                        writer.write_table(pq.read_table(self._part(table, position)))
+        shutil.rmtree(self.path / "parts", ignore_errors=True)
+
+    def read(self, table: str) -> pd.DataFrame:
+        """The "samples" or "steps" of the run, finished or not.
+
+        Raises:
+            BenchError: a file that is broken or not this project's.
+        """
+        whole = self.path / f"{table}.parquet"
+        paths: Iterable[Path] = [whole] if whole.exists() else [self._part(table, p) for p in sorted(self.finished_positions())]
+        frames = [_read(path, TABLES[table]) for path in paths]
+        return pd.concat(frames, ignore_index=True) if frames else arrow_schema(TABLES[table]).empty_table().to_pandas()
+
+
+def _read(path: Path, columns) -> pd.DataFrame:
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, pa.ArrowException) as error:
+        raise BenchError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore or remove it") from None
+    missing = [column.name for column in columns if column.name not in frame]
+    if missing:
+        raise BenchError(f"{path} is not a table of this project: it lacks the column '{missing[0]}'")
+    return frame

@@ -1,0 +1,82 @@
+"""Sweep files: methods x tasks x pairs in one resumable run."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from bench.config import MethodEntry, RunConfig
+from bench.errors import BenchError
+from bench.pairs import find_pair, place
+from methods.settings import nearest
+
+_OPTIONS = {
+    f.name: type(f.default)
+    for f in dataclasses.fields(RunConfig)
+    if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir")
+}
+_KEYS = {**_OPTIONS, "pairs": list, "tasks": list, "methods": list, "limit": (int, str), "device": str, "dtype": str, "device_map": str}
+
+
+def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
+    """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one [[methods]] table
+    per row of the result:
+
+        tasks = ["gsm8k", "humaneval"]
+        limit = 16
+
+        [[methods]]
+        method = "sd"
+        label = "sd-3"          # optional; the method's name by default
+        settings.gamma = 3
+
+    Raises:
+        BenchError: a file that cannot be read, an unknown key, or a value of the wrong type.
+    """
+    try:
+        table = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror}; give a sweep file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BenchError(f"{path} is not valid TOML: {error}") from None
+    for key, value in table.items():
+        if key not in _KEYS:
+            raise BenchError(f"{path}: unknown key '{key}'{nearest(key, _KEYS)}")
+        kinds = (float, int) if _KEYS[key] is float else _KEYS[key]
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise BenchError(f"{path}: {key} = {value!r} has the wrong type")
+    for key in ("tasks", "methods"):
+        if not table.get(key):
+            raise BenchError(f"{path}: '{key}' is missing or empty")
+    limit = table.pop("limit", 8)
+    return RunConfig(
+        pairs=tuple(find_pair(name) for name in table.pop("pairs", ["smollm2-135m"])),
+        tasks=tuple(table.pop("tasks")),
+        methods=_methods(path, table.pop("methods")),
+        placement=place(table.pop("device", "auto"), table.pop("dtype", "auto"), table.pop("device_map", "")),
+        limit=parse_limit(str(limit)),
+        data_dir=data_dir,
+        **table,
+    )
+
+
+def _methods(path: Path, rows: list[Any]) -> tuple[MethodEntry, ...]:
+    entries = []
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("method"), str) or row.keys() - {"method", "label", "settings"}:
+            raise BenchError(f"{path}: each [[methods]] table takes method, label and settings; found {row!r}")
+        entries.append(MethodEntry(row["method"], row.get("label", row["method"]), row.get("settings", {})))
+    return tuple(entries)
+
+
+def parse_limit(text: str) -> int | None:
+    """"all" -> None, "8" -> 8.
+
+    Raises:
+        BenchError: neither.
+    """
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BenchError(f"--limit {text}: use a whole number from 1, or all")
+    return int(text)

@@ -1,0 +1,181 @@
+"""The command line of pacer-bench: parses and dispatches, nothing else."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+VERBS = ("run", "sweep", "ls", "train-draft")
+
+RUN_EXAMPLES = """examples:
+  python run_bench.py --method sd --task gsm8k
+  python run_bench.py --method sd,entropy --task gsm8k,humaneval --limit 16 --set sd.gamma=3 --set entropy.rule=adaedl
+  python run_bench.py --method sd --task cnn_dm --temperature 0.7 --top-p 0.9 --seed 1 --repeat 3
+  python run_bench.py --pair qwen2.5-7b --method sd --task mbpp --device cuda
+  python run_bench.py --target DIR --draft DIR --method sd --task gsm8k
+  python run_bench.py --resume RUN_ID                 goes on with a run that was interrupted
+
+other verbs (each has its own --help):
+  python run_bench.py sweep FILE.toml                 methods x tasks x pairs in one resumable run
+  python run_bench.py ls methods|tasks|pairs|columns  what there is
+  python run_bench.py train-draft --pair NAME         distils a draft model from a pair's target
+"""
+SWEEP_EXAMPLES = """example:
+  python run_bench.py sweep benchmarks/gamma.toml
+"""
+LS_EXAMPLES = """examples:
+  python run_bench.py ls methods      with all hyperparameters for --set
+  python run_bench.py ls columns      the columns of samples.parquet and steps.parquet
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="run_bench.py", description="Benchmarks speculative decoding methods.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    add_run(verbs)
+    add_sweep(verbs)
+    add_ls(verbs)
+    add_train_draft(verbs)
+    return parser
+
+
+def _verb(verbs, name: str, help: str, epilog: str) -> argparse.ArgumentParser:
+    return verbs.add_parser(
+        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_run(verbs) -> None:
+    run = _verb(verbs, "run", "decode prompts with one or more methods, the ar baseline beside them", RUN_EXAMPLES)
+    what = run.add_argument_group("what to run")
+    what.add_argument("--method", metavar="NAMES", default="sd", help="methods, separated by commas (default: sd)")
+    what.add_argument("--task", metavar="NAMES", default="gsm8k", help="tasks, separated by commas (default: gsm8k)")
+    what.add_argument("--pair", metavar="NAME", help="a pair of the registry (default: smollm2-135m)")
+    what.add_argument("--target", metavar="MODEL", help="instead of --pair: a folder or hub id, together with --draft")
+    what.add_argument("--draft", metavar="MODEL", help="a folder or hub id; with --pair: replaces the pair's draft")
+    what.add_argument("--set", metavar="M.X=V", action="append", default=[], help="hyperparameter X of method M (see: ls methods)")
+    what.add_argument("--no-baseline", action="store_true", help="leave out ar; then there are no speedups")
+    data = run.add_argument_group("prompts")
+    data.add_argument("--limit", metavar="N", default="8", help="samples per task, or all (default: 8)")
+    data.add_argument("--split", default="test", help="split of the data (default: test)")
+    data.add_argument("--few-shot", type=int, default=0, metavar="N", help="worked examples before each question (default: 0)")
+    data.add_argument("--prompt", choices=("auto", "chat", "base"), default="auto", help="template (default: auto, chat if there is one)")
+    data.add_argument("--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)")
+    decoding = run.add_argument_group("decoding")
+    decoding.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default: 128)")
+    decoding.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: 0)")
+    decoding.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus sampling, 1 is off (default: 1)")
+    decoding.add_argument("--top-k", type=int, default=0, metavar="K", help="top-k sampling, 0 is off (default: 0)")
+    decoding.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
+    decoding.add_argument("--repeat", type=int, default=1, metavar="N", help="decodings of each prompt (default: 1)")
+    _add_placement(run.add_argument_group("machine"))
+    _add_results(run)
+
+
+def _add_placement(group) -> None:
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (auto: float32 on CPU, bfloat16 on CUDA)")
+    group.add_argument("--device-map", default="", metavar="MAP", help="as in transformers, e.g. auto, for models larger than one card")
+
+
+def _add_results(parser) -> None:
+    group = parser.add_argument_group("results")
+    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for run folders (default: results/)")
+    group.add_argument("--resume", metavar="RUN_ID", help="go on with this run of --out; its own options count")
+
+
+def add_sweep(verbs) -> None:
+    sweep = _verb(verbs, "sweep", "run methods x tasks x pairs from a TOML file as one resumable run", SWEEP_EXAMPLES)
+    sweep.add_argument("file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)")
+    sweep.add_argument("--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)")
+    _add_results(sweep)
+
+
+def add_ls(verbs) -> None:
+    ls = _verb(verbs, "ls", "list what there is", LS_EXAMPLES)
+    ls.add_argument("what", choices=("methods", "tasks", "pairs", "columns"))
+
+
+def add_train_draft(verbs) -> None:
+    train = _verb(verbs, "train-draft", "distil a draft model from a pair's target", "")
+    train.add_argument("--pair", metavar="NAME", default="smollm2-135m", help="pair whose target is taught from")
+
+
+def run_config(args: argparse.Namespace):
+    """The RunConfig that the options of `run` describe."""
+    from bench.config import MethodEntry, RunConfig
+    from bench.pairs import find_pair, place
+    from bench.sweep import parse_limit
+    from methods import get_method, parse_assignments
+
+    names = list(dict.fromkeys(name for name in args.method.split(",") if name))
+    if not args.no_baseline and "ar" not in names:
+        names.insert(0, "ar")
+    settings = parse_assignments(args.set)
+    for name in {*names, *settings}:
+        get_method(name, settings.get(name))
+    return RunConfig(
+        pairs=(find_pair(args.pair, args.target, args.draft),),
+        tasks=tuple(dict.fromkeys(name for name in args.task.split(",") if name)),
+        methods=tuple(MethodEntry(name, name, settings.get(name, {})) for name in names),
+        placement=place(args.device, args.dtype, args.device_map),
+        limit=parse_limit(args.limit),
+        **{name: getattr(args, name) for name in ("split", "few_shot", "prompt", "max_new_tokens", "temperature")},
+        **{name: getattr(args, name) for name in ("top_p", "top_k", "seed", "repeat", "data_dir")},
+    )
+
+
+def do_run(config, args: argparse.Namespace) -> int:
+    from bench.closing import report
+    from bench.run import Interrupted, run
+
+    try:
+        print(report(run(config, args.out, args.resume)))
+    except Interrupted as interrupted:
+        where = "" if args.out == Path("results") else f" --out {args.out}"
+        print(f"Interrupted; go on with: python run_bench.py --resume {interrupted}{where}", file=sys.stderr)
+        return 130
+    return 0
+
+
+def dispatch(args: argparse.Namespace) -> int:
+    if args.verb == "run":
+        return do_run(None if args.resume else run_config(args), args)
+    if args.verb == "sweep":
+        from bench.errors import BenchError
+        from bench.sweep import read_sweep
+
+        if not args.resume and not args.file:
+            raise BenchError("sweep needs a FILE.toml, or --resume RUN_ID")
+        return do_run(None if args.resume else read_sweep(args.file, args.data_dir), args)
+    if args.verb == "ls":
+        from bench.listing import listing
+
+        print(listing(args.what))
+        return 0
+    from bench.train_draft import main as train_draft
+
+    return train_draft(args)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 0, 2 for a user's mistake (one line on stderr says what to do), 130 after Ctrl-C."""
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] not in VERBS:
+        argv = ["run", *argv]
+    args = build_parser().parse_args(argv)
+    from bench.errors import BenchError
+    from methods import MethodError
+    from tasks import TaskError
+
+    try:
+        return dispatch(args)
+    except (BenchError, MethodError, TaskError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
