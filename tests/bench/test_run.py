@@ -1,0 +1,184 @@
+"""Runs on tiny pairs, from the command line to the parquet files."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import run_bench
+from bench.config import MethodEntry, RunConfig
+from bench.pairs import find_pair, place
+from bench.run import run
+from bench.schema import SAMPLES, STEPS
+
+TIMES = [c.name for c in SAMPLES if c.name.endswith("_s")]
+
+
+def config(pair, **changes) -> RunConfig:
+    target, draft = map(str, pair)
+    base = RunConfig(
+        pairs=(find_pair(None, target, draft),),
+        tasks=("gsm8k",),
+        methods=(MethodEntry("ar", "ar"), MethodEntry("sd", "sd", {"gamma": 3}), MethodEntry("entropy", "entropy")),
+        placement=place("cpu", "float32"),
+        limit=3,
+        max_new_tokens=12,
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def outputs(samples: pd.DataFrame) -> dict:
+    return {(r.task, r.sample_id, r.method, r.repeat): list(r.output_tokens) for r in samples.itertuples()}
+
+
+@pytest.fixture(scope="module")
+def finished(llama_pair, tmp_path_factory):
+    """(run folder, samples, steps) of a small sampling run with two tasks and two repeats."""
+    folder = run(config(llama_pair, tasks=("gsm8k", "mbpp"), repeat=2, temperature=0.8), tmp_path_factory.mktemp("results"))
+    return folder, folder.read("samples"), folder.read("steps")
+
+
+def test_every_architecture_runs_from_the_command_line(any_pair, tmp_path, capsys):
+    """Greedy decoding: all methods give the same tokens, and the closing table names every method."""
+    target, draft = map(str, any_pair)
+    argv = ["--target", target, "--draft", draft, "--method", "sd,entropy", "--task", "gsm8k", "--limit", "2"]
+    argv += ["--max-new-tokens", "16", "--out", str(tmp_path), "--device", "cpu", "--dtype", "float32", "--set", "entropy.h=0.6"]
+    assert run_bench.main(argv) == 0
+    printed = capsys.readouterr().out
+    assert all(f"| {name}" in printed for name in ("ar", "sd", "entropy"))
+    samples = pd.read_parquet(next(tmp_path.iterdir()) / "samples.parquet")
+    for _, group in samples.groupby("sample_id"):
+        assert len({tuple(tokens) for tokens in group.output_tokens}) == 1
+
+
+def test_columns_are_those_declared(finished):
+    _, samples, steps = finished
+    assert list(samples.columns) == [column.name for column in SAMPLES]
+    assert list(steps.columns) == [column.name for column in STEPS]
+
+
+def test_counts_add_up(finished):
+    _, samples, steps = finished
+    key = ["pair", "task", "sample_id", "method", "repeat"]
+    per_sample = steps.groupby(key)[["emitted", "drafted", "accepted", "target_forwards", "draft_forwards"]].sum()
+    samples = samples.set_index(key)
+    per_sample = per_sample.loc[samples.index]
+    assert (per_sample.emitted == samples.new_tokens).all()
+    for column in ("drafted", "accepted", "target_forwards", "draft_forwards"):
+        assert (per_sample[column] == samples[column]).all()
+    assert (samples.accepted <= samples.drafted).all()
+    assert (samples.new_tokens == samples.output_tokens.map(len)).all()
+    assert (steps.accepted_flags.map(sum) == steps.accepted).all()
+    assert (steps.confidence.map(len) == steps.drafted).all()
+    assert (steps.draft_forwards[steps.method != "ar"] == steps.drafted[steps.method != "ar"]).all()
+
+
+def test_times_add_up(finished):
+    _, samples, steps = finished
+    np.testing.assert_allclose(samples.prefill_s + samples.decode_s, samples.wall_s)
+    np.testing.assert_allclose(samples[["draft_s", "preverify_s", "verify_s", "other_s"]].sum(axis=1), samples.decode_s)
+    assert (samples[["draft_s", "preverify_s", "verify_s", "other_s"]] >= 0).all(axis=None)
+    assert (samples.draft_s[samples.method == "ar"] == 0).all()
+
+
+def test_same_seed_same_tokens_in_any_order(llama_pair, finished, tmp_path):
+    """The tasks and methods the other way round, fewer samples, another process's worth of state: the tokens stay."""
+    _, samples, _ = finished
+    methods = (MethodEntry("entropy", "entropy"), MethodEntry("sd", "sd", {"gamma": 3}))
+    again = run(config(llama_pair, tasks=("mbpp", "gsm8k"), repeat=2, temperature=0.8, methods=methods, limit=2), tmp_path)
+    before = outputs(samples)
+    after = outputs(again.read("samples"))
+    assert len(after) == 2 * 2 * 2 * 2
+    assert all(before[key] == tokens for key, tokens in after.items())
+    assert len({tuple(tokens) for tokens in after.values()}) > len(after) / 4  # sampling, not one answer for all
+
+
+def test_another_seed_gives_other_tokens(llama_pair, finished, tmp_path):
+    _, samples, _ = finished
+    other = run(config(llama_pair, temperature=0.8, seed=1), tmp_path)
+    before = outputs(samples)
+    assert any(before[key] != tokens for key, tokens in outputs(other.read("samples")).items())
+
+
+def test_an_interrupted_run_resumes_to_the_same_result(llama_pair, tmp_path, monkeypatch):
+    """Killed while the second sample is being stored: the first is kept, the rest is decoded, nothing twice."""
+    from bench.store import RunFolder
+
+    whole = run(config(llama_pair, temperature=0.8), tmp_path / "whole").read("samples")
+    add_part = RunFolder.add_part
+
+    def die_at_second(self, position, samples, steps):
+        if position == 1:
+            raise RuntimeError("killed")
+        add_part(self, position, samples, steps)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "add_part", die_at_second)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(config(llama_pair, temperature=0.8), tmp_path / "cut")
+    (folder,) = (tmp_path / "cut").iterdir()
+    assert json.loads((folder / "run.json").read_text())["status"] == "running"
+    resumed = run(config(llama_pair), tmp_path / "cut", resume=folder.name)
+    pd.testing.assert_frame_equal(resumed.read("samples").drop(columns=TIMES), whole.drop(columns=TIMES))
+    assert json.loads((folder / "run.json").read_text())["status"] == "finished"
+    assert not (folder / "parts").exists()
+
+
+def test_ctrl_c_finishes_the_sample_and_says_how_to_resume(llama_pair, tmp_path, monkeypatch, capsys):
+    import os
+    import signal
+
+    from bench.run import PairRunner
+
+    run_prompt = PairRunner.run_prompt
+
+    def press_ctrl_c(self, prompt, bar):
+        os.kill(os.getpid(), signal.SIGINT)
+        return run_prompt(self, prompt, bar)
+
+    target, draft = map(str, llama_pair)
+    argv = ["--target", target, "--draft", draft, "--limit", "3", "--max-new-tokens", "4", "--out", str(tmp_path), "--device", "cpu"]
+    with monkeypatch.context() as patched:
+        patched.setattr(PairRunner, "run_prompt", press_ctrl_c)
+        assert run_bench.main(argv) == 130
+    (folder,) = tmp_path.iterdir()
+    assert f"--resume {folder.name}" in capsys.readouterr().err
+    assert run_bench.main(["--resume", folder.name, "--out", str(tmp_path)]) == 0
+    assert pd.read_parquet(folder / "samples.parquet").sample_id.nunique() == 3
+
+
+def test_methods_take_turns_at_going_first(finished):
+    _, samples, _ = finished
+    first = samples[samples.order == 0]
+    assert set(first.method) == {"ar", "sd", "entropy"}
+
+
+def test_run_json_says_what_was_run(finished, llama_pair):
+    folder, _, _ = finished
+    info = folder.info()
+    (pair,) = info["pairs"].values()
+    assert pair["target"] == str(llama_pair[0]) and pair["target_dtype"] == "float32"
+    assert pair["target_weights"] != pair["draft_weights"]
+    assert info["environment"]["libraries"]["torch"]
+    assert "written for this project" in info["tasks"]["gsm8k"]["source"]
+    assert RunConfig.from_json(info["config"]).seed == 0
+
+
+def test_a_sweep_is_one_run(llama_pair, tmp_path, monkeypatch, capsys):
+    """Two settings of one method and two tasks in one folder; pairs come from the registry."""
+    import bench.sweep
+
+    monkeypatch.setattr(bench.sweep, "find_pair", lambda name: find_pair(None, *map(str, llama_pair)))
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'tasks = ["gsm8k", "mbpp"]\nlimit = 1\nmax_new_tokens = 4\ndevice = "cpu"\n'
+        '[[methods]]\nmethod = "ar"\n'
+        '[[methods]]\nmethod = "sd"\nlabel = "sd-2"\nsettings.gamma = 2\n'
+        '[[methods]]\nmethod = "sd"\nlabel = "sd-4"\nsettings.gamma = 4\n'
+    )
+    assert run_bench.main(["sweep", str(file), "--out", str(tmp_path / "results")]) == 0
+    (folder,) = (tmp_path / "results").iterdir()
+    samples = pd.read_parquet(folder / "samples.parquet")
+    assert set(zip(samples.task, samples.method)) == {(t, m) for t in ("gsm8k", "mbpp") for m in ("ar", "sd-2", "sd-4")}
