@@ -41,7 +41,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _verb(verbs, name: str, help: str, epilog: str) -> argparse.ArgumentParser:
     return verbs.add_parser(
-        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 
@@ -53,18 +57,31 @@ def add_run(verbs) -> None:
     what.add_argument("--pair", metavar="NAME", help="a pair of the registry (default: smollm2-135m)")
     what.add_argument("--target", metavar="MODEL", help="instead of --pair: a folder or hub id, together with --draft")
     what.add_argument("--draft", metavar="MODEL", help="a folder or hub id; with --pair: replaces the pair's draft")
-    what.add_argument("--set", metavar="M.X=V", action="append", default=[], help="hyperparameter X of method M (see: ls methods)")
+    what.add_argument(
+        "--set", metavar="M.X=V", action="append", default=[], help="hyperparameter X of method M (see: ls methods)"
+    )
     what.add_argument("--no-baseline", action="store_true", help="leave out ar; then there are no speedups")
     data = run.add_argument_group("prompts")
     data.add_argument("--limit", metavar="N", default="8", help="samples per task, or all (default: 8)")
     data.add_argument("--split", default="test", help="split of the data (default: test)")
-    data.add_argument("--few-shot", type=int, default=0, metavar="N", help="worked examples before each question (default: 0)")
-    data.add_argument("--prompt", choices=("auto", "chat", "base"), default="auto", help="template (default: auto, chat if there is one)")
-    data.add_argument("--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)")
+    data.add_argument(
+        "--few-shot", type=int, default=0, metavar="N", help="worked examples before each question (default: 0)"
+    )
+    data.add_argument(
+        "--prompt",
+        choices=("auto", "chat", "base"),
+        default="auto",
+        help="template (default: auto, chat if there is one)",
+    )
+    data.add_argument(
+        "--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)"
+    )
     decoding = run.add_argument_group("decoding")
     decoding.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default: 128)")
     decoding.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: 0)")
-    decoding.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus sampling, 1 is off (default: 1)")
+    decoding.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="nucleus sampling, 1 is off (default: 1)"
+    )
     decoding.add_argument("--top-k", type=int, default=0, metavar="K", help="top-k sampling, 0 is off (default: 0)")
     decoding.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
     decoding.add_argument("--repeat", type=int, default=1, metavar="N", help="decodings of each prompt (default: 1)")
@@ -74,20 +91,30 @@ def add_run(verbs) -> None:
 
 def _add_placement(group) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16 (auto: float32 on CPU, bfloat16 on CUDA)")
-    group.add_argument("--device-map", default="", metavar="MAP", help="as in transformers, e.g. auto, for models larger than one card")
+    group.add_argument(
+        "--dtype", default="auto", help="auto, float32, bfloat16 or float16 (auto: float32 on CPU, bfloat16 on CUDA)"
+    )
+    group.add_argument(
+        "--device-map", default="", metavar="MAP", help="as in transformers, e.g. auto, for models larger than one card"
+    )
 
 
 def _add_results(parser) -> None:
     group = parser.add_argument_group("results")
-    group.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for run folders (default: results/)")
+    group.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for run folders (default: results/)"
+    )
     group.add_argument("--resume", metavar="RUN_ID", help="go on with this run of --out; its own options count")
 
 
 def add_sweep(verbs) -> None:
     sweep = _verb(verbs, "sweep", "run methods x tasks x pairs from a TOML file as one resumable run", SWEEP_EXAMPLES)
-    sweep.add_argument("file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)")
-    sweep.add_argument("--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)")
+    sweep.add_argument(
+        "file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)"
+    )
+    sweep.add_argument(
+        "--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)"
+    )
     _add_results(sweep)
 
 

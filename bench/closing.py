@@ -7,8 +7,8 @@ from bench.summary import render, summarise
 from tasks import get_task
 
 _READING = (
-    "tokens/s and speedup include prefill; accepted = accepted / drafted; draft, pre-verify, verify and other are shares of "
-    "decode time; intervals: paired bootstrap over samples."
+    "tokens/s and speedup include prefill; accepted = accepted / drafted; draft, pre-verify, verify and other are shares "
+    "of decode time; intervals: paired bootstrap over samples."
 )
 
 
@@ -26,19 +26,27 @@ def report(folder: RunFolder) -> str:
 
 def _provenance(info: dict[str, Any]) -> list[str]:
     config, machine = info["config"], info["environment"]
-    device = machine["gpu"] or f"{machine['cpu']}, {machine['threads']} threads"
     lines = []
     for name, pair in info["pairs"].items():
         draft = f", draft {pair['draft']} ({pair['draft_dtype']})" if pair["draft"] else ""
         lines.append(f"Pair: {name} = {pair['target']} ({pair['target_dtype']}){draft}")
     data = "; ".join(f"{name}: {task['samples']} samples from {task['source']}" for name, task in info["tasks"].items())
-    decoding = "greedy" if config["temperature"] == 0 else f"temperature {config['temperature']:g}, seed {config['seed']}"
+    decoding = (
+        "greedy" if config["temperature"] == 0 else f"temperature {config['temperature']:g}, seed {config['seed']}"
+    )
     return [
         *lines,
         f"Data: {data}",
-        f"Device: {config['placement']['device']} ({device}); {decoding}; at most {config['max_new_tokens']} new tokens; "
-        f"repeats: {config['repeat']}",
+        f"Device: {describe_device(config['placement']['device'], machine)}; {decoding}; "
+        f"at most {config['max_new_tokens']} new tokens; repeats: {config['repeat']}",
     ]
+
+
+def describe_device(device: str, environment: dict[str, Any]) -> str:
+    """ "cpu (AMD EPYC, 2 threads)", "cuda (NVIDIA H200)"."""
+    return (
+        f"{device} ({environment['gpu'] or str(environment['cpu']) + ', ' + str(environment['threads']) + ' threads'})"
+    )
 
 
 def _score_notes(info: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.pairs import PairSpec, Placement
+from methods import Sampling
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class MethodEntry:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or base."""
+    """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or
+    base."""
 
     pairs: tuple[PairSpec, ...]
     tasks: tuple[str, ...]
@@ -43,10 +45,15 @@ class RunConfig:
             raise BenchError(f"--max-new-tokens {self.max_new_tokens}: use 1 or more")
         if self.repeat < 1:
             raise BenchError(f"--repeat {self.repeat}: use 1 or more")
+        Sampling(self.temperature, self.top_k, self.top_p)  # raises MethodError for a value out of range
         labels = [entry.label for entry in self.methods]
         repeated = {label for label in labels if labels.count(label) > 1}
         if repeated:
             raise BenchError(f"the method '{repeated.pop()}' is listed twice; give each its own label")
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_k, self.top_p)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -67,7 +74,9 @@ class RunConfig:
             )
             return cls(**{**data, **nested})
         except (KeyError, TypeError) as error:
-            raise BenchError(f"the run was written by another version of this project ({error}); start it anew") from None
+            raise BenchError(
+                f"the run was written by another version of this project ({error}); start it anew"
+            ) from None
 
 
 def sample_seed(seed: int, task: str, sample_id: str, repeat: int) -> int:

@@ -39,7 +39,9 @@ def git_commit() -> str | None:
     root = str(Path(str(files("bench"))).parent)
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10)
-        changes = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, timeout=10)
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return commit.stdout.strip() + ("+changes" if changes.stdout.strip() else "") if commit.returncode == 0 else None
@@ -56,8 +58,8 @@ def cpu_name() -> str:
 
 
 def fingerprint(folder: Path | None) -> str | None:
-    """A hash that changes with a model's weights, at no cost worth mentioning: of each weight file's name, size, first and last MiB.
-    None for a model without files of its own."""
+    """A hash that changes with a model's weights, at no cost worth mentioning: of each weight file's name, size,
+    first and last MiB. None for a model without files of its own."""
     if folder is None:
         return None
     digest = hashlib.sha256()

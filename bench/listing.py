@@ -26,7 +26,15 @@ def _tasks() -> str:
     rows = []
     for name in TASKS:
         task = get_task(name)
-        rows.append([name, task.version, ", ".join(task.splits), task.metric or "none", (type(task).__doc__ or "").splitlines()[0]])
+        rows.append(
+            [
+                name,
+                task.version,
+                ", ".join(task.splits),
+                task.metric or "none",
+                (type(task).__doc__ or "").splitlines()[0],
+            ]
+        )
     return tabulate(rows, headers=["task", "version", "splits", "metric", ""], tablefmt="simple")
 
 

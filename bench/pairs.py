@@ -31,8 +31,8 @@ class PairSpec:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where and in which precision models run: `device` "cpu" or "cuda[:n]", `dtype` a key of DTYPES, `device_map` as in
-    `transformers`, or ""."""
+    """Where and in which precision models run: `device` "cpu" or "cuda[:n]", `dtype` a key of DTYPES, `device_map` as
+    in `transformers`, or ""."""
 
     device: str
     dtype: str
@@ -67,7 +67,9 @@ def find_pair(name: str | None, target: str | None = None, draft: str | None = N
     """
     if target:
         if name:
-            raise BenchError("--pair and --target exclude each other: name a registered pair, or both of --target and --draft")
+            raise BenchError(
+                "--pair and --target exclude each other: name a registered pair, or both of --target and --draft"
+            )
         if not draft:
             raise BenchError("--target needs --draft DIR_OR_HUB_ID beside it")
         return PairSpec(f"{_short(target)}+{_short(draft)}", target, draft)
@@ -97,7 +99,9 @@ def place(device: str, dtype: str, device_map: str = "") -> Placement:
     except RuntimeError:
         raise BenchError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
-        raise BenchError(f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu")
+        raise BenchError(
+            f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
     if dtype == "auto":
         dtype = "bfloat16" if kind.type == "cuda" else "float32"
     if dtype not in DTYPES:
@@ -117,8 +121,8 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
     draft_dtype = spec.draft_dtype if spec.draft_dtype and placement.device == "cpu" else placement.dtype
     vocab = max(tokenizer.get_vocab().values()) + 1
-    # An own draft is loaded before the target's engine packs the head that a student's is made from; a pruned draft after
-    # it, so that both share the packed weights.
+    # An own draft is loaded before the target's engine packs the head that a student's is made from; a pruned draft
+    # after it, so that both share the packed weights.
     own = with_draft and not spec.draft.startswith("pruned:")
     draft, token_ids = _load_own_draft(spec, placement, DTYPES[draft_dtype], target) if own else (None, None)
     engine = Engine(target, vocab_size=vocab)
@@ -164,12 +168,14 @@ def weights_folder(source: str) -> Path | None:
 def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, spec: PairSpec) -> None:
     """Raises BenchError unless both tokenizers give every token the same id: verification compares ids."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
-    differing = sorted((ours.keys() | theirs.keys()), key=lambda t: (ours.get(t, theirs.get(t)), t)) if ours != theirs else ()
+    differing = (
+        sorted((ours.keys() | theirs.keys()), key=lambda t: (ours.get(t, theirs.get(t)), t)) if ours != theirs else ()
+    )
     for token in differing:
         if ours.get(token) != theirs.get(token):
             raise BenchError(
-                f"the tokenizers of {spec.target} and {spec.draft} differ: {token!r} is {ours.get(token, 'unknown')} in the "
-                f"target's and {theirs.get(token, 'unknown')} in the draft's; use a --draft of the same family"
+                f"the tokenizers of {spec.target} and {spec.draft} differ: {token!r} is {ours.get(token, 'unknown')} "
+                f"in the target's and {theirs.get(token, 'unknown')} in the draft's; use a --draft of the same family"
             )
 
 
@@ -181,8 +187,8 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 def ignored_generation_config(model: PreTrainedModel) -> dict[str, Any]:
-    """What the model's generation config would change about decoding; only the command line decides here, for both models
-    alike, and the run records what was left out."""
+    """What the model's generation config would change about decoding; only the command line decides here, for both
+    models alike, and the run records what was left out."""
     config = model.generation_config.to_diff_dict() if model.generation_config else {}
     names = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size")
     return {name: config[name] for name in names if name in config}

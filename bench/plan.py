@@ -52,7 +52,8 @@ def load_tasks(config: RunConfig) -> list[LoadedTask]:
     options = TaskOptions(few_shot=config.few_shot)
     tasks = [(name, get_task(name)) for name in config.tasks]
     return [
-        LoadedTask(name, task, task.load(config.split, data_dir=data_dir, limit=config.limit, options=options)) for name, task in tasks
+        LoadedTask(name, task, task.load(config.split, data_dir=data_dir, limit=config.limit, options=options))
+        for name, task in tasks
     ]
 
 
@@ -66,7 +67,8 @@ def prompts(config: RunConfig, tasks: list[LoadedTask], pair: Pair, first: int) 
     room = pair.context_limit - config.max_new_tokens
     if room < 1:
         raise BenchError(
-            f"--max-new-tokens {config.max_new_tokens}: {pair.spec.name} has a context of {pair.context_limit} tokens; use fewer"
+            f"--max-new-tokens {config.max_new_tokens}: {pair.spec.name} has a context of {pair.context_limit} "
+            "tokens; use fewer"
         )
     made = []
     for task in tasks:

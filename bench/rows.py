@@ -8,7 +8,9 @@ from methods import Decoded
 _PARTS = ("draft_s", "preverify_s", "verify_s")
 
 
-def sample_row(key: dict[str, Any], prompt: Prompt, decoded: Decoded, order: int, seed: int, tokenizer) -> dict[str, Any]:
+def sample_row(
+    key: dict[str, Any], prompt: Prompt, decoded: Decoded, order: int, seed: int, tokenizer
+) -> dict[str, Any]:
     """A row of samples.parquet, scores still missing."""
     parts = {part: sum(getattr(step, part) for step in decoded.steps) for part in _PARTS}
     text = prompt.stop.trim(tokenizer.decode(decoded.tokens, skip_special_tokens=True))

@@ -1,4 +1,5 @@
-"""Runs a config: every prompt through every method, interleaved, one finished sample after another into the run's folder."""
+"""Runs a config: every prompt through every method, interleaved, one finished sample after another into the run's
+folder."""
 
 import signal
 import sys
@@ -16,7 +17,7 @@ from bench.pairs import Pair, load_pair, weights_folder
 from bench.plan import LoadedTask, Prompt, load_tasks, prompts
 from bench.rows import sample_row, step_rows
 from bench.store import RunFolder
-from methods import Decoded, Decoder, Method, Sampling, StopRule, get_method
+from methods import Decoded, Decoder, Method, StopRule, get_method
 
 _WARM_UP_TOKENS = 8
 
@@ -42,7 +43,9 @@ def run(config: RunConfig, results: Path, resume: str | None = None) -> RunFolde
     if folder:
         _check_same_samples(folder, tasks)
     else:
-        folder = RunFolder.create(results, "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-"))
+        folder = RunFolder.create(
+            results, "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")
+        )
         folder.write_info(_first_info(folder, config, tasks))
     with _finish_sample_on_interrupt() as interrupted:
         _run_pairs(config, methods, tasks, folder, interrupted)
@@ -79,7 +82,9 @@ def _run_pairs(config: RunConfig, methods, tasks: list[LoadedTask], folder: RunF
     per_pair = sum(len(task.loaded.samples) for task in tasks)
     with_draft = any(method.spec.drafter for _, method in methods)
     decodings = len(methods) * config.repeat
-    with tqdm(total=per_pair * len(config.pairs) * decodings, initial=len(done) * decodings, unit="output", dynamic_ncols=True) as bar:
+    with tqdm(
+        total=per_pair * len(config.pairs) * decodings, initial=len(done) * decodings, unit="output", dynamic_ncols=True
+    ) as bar:
         for number, spec in enumerate(config.pairs):
             positions = range(number * per_pair, (number + 1) * per_pair)
             if done.issuperset(positions):
@@ -117,9 +122,9 @@ class PairRunner:
 
     def __init__(self, config: RunConfig, pair: Pair, methods: list[tuple[MethodEntry, Method]]):
         self.config, self.pair, self.methods = config, pair, methods
-        sampling = Sampling(config.temperature, config.top_k, config.top_p)
         self.decoders = {
-            entry.label: Decoder(pair.target, method.drafter(pair.draft, sampling), sampling) for entry, method in methods
+            entry.label: Decoder(pair.target, method.drafter(pair.draft, config.sampling), config.sampling)
+            for entry, method in methods
         }
 
     def warm_up(self, prompt: Prompt) -> None:
@@ -137,7 +142,11 @@ class PairRunner:
                 seed = sample_seed(self.config.seed, prompt.task.name, prompt.sample.id, repeat)
                 decoded = self._decode(entry, method, prompt, prompt.stop, seed)
                 key = dict(
-                    pair=self.pair.spec.name, task=prompt.task.name, sample_id=prompt.sample.id, method=entry.label, repeat=repeat
+                    pair=self.pair.spec.name,
+                    task=prompt.task.name,
+                    sample_id=prompt.sample.id,
+                    method=entry.label,
+                    repeat=repeat,
                 )
                 samples.append(sample_row(key, prompt, decoded, order, seed, self.pair.tokenizer))
                 steps += step_rows(key, decoded)
@@ -159,8 +168,8 @@ class PairRunner:
 
 @contextmanager
 def _finish_sample_on_interrupt() -> Iterator:
-    """Yields a function that says whether Ctrl-C was pressed. The first press lets the sample in flight finish, the second
-    is an ordinary KeyboardInterrupt."""
+    """Yields a function that says whether Ctrl-C was pressed. The first press lets the sample in flight finish, the
+    second is an ordinary KeyboardInterrupt."""
     pressed = []
 
     def handle(number, frame):

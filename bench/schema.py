@@ -70,7 +70,11 @@ STEPS = (
     Column("other_s", _FLOAT, "everything else", "s"),
     Column("confidence", pa.list_(pa.float32()), "per draft token: its probability under the draft"),
     Column("entropy", pa.list_(pa.float32()), "per draft token: entropy of the draft's distribution", "nats"),
-    Column("estimate", pa.list_(pa.float32()), "per draft token: the policy's estimate that it is accepted; null without one"),
+    Column(
+        "estimate",
+        pa.list_(pa.float32()),
+        "per draft token: the policy's estimate that it is accepted; null without one",
+    ),
     Column("accepted_flags", pa.list_(pa.bool_()), "per draft token: accepted"),
 )
 

@@ -21,8 +21,8 @@ class Speedup:
 def speedup(method: pd.DataFrame, baseline: pd.DataFrame) -> Speedup:
     """(sum new_tokens / sum wall_s) of a method over that of the baseline, on the same samples (DESIGN §4).
 
-    Both frames hold rows of samples.parquet of one pair and task. Repeats of a sample are added up; the interval is a paired percentile
-    bootstrap over samples, 10 000 resamples, fixed seed.
+    Both frames hold rows of samples.parquet of one pair and task. Repeats of a sample are added up; the interval is a
+    paired percentile bootstrap over samples, 10 000 resamples, fixed seed.
 
     Raises:
         ValueError: the two hold different samples.

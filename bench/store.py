@@ -1,7 +1,7 @@
 """Run folders: written so that a killed run loses at most the sample in flight.
 
-While a run is going on, every finished sample (all of its methods and repeats, which belong together) is one part: two small
-parquet files under parts/, renamed into place once they are complete. `finish` joins them.
+While a run is going on, every finished sample (all of its methods and repeats, which belong together) is one part:
+two small parquet files under parts/, renamed into place once they are complete. `finish` joins them.
 """
 
 import json
@@ -57,7 +57,9 @@ class RunFolder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise BenchError(f"--out {results}: cannot write there ({error.strerror}); name another folder") from error
+                raise BenchError(
+                    f"--out {results}: cannot write there ({error.strerror}); name another folder"
+                ) from error
             return cls(path)
         raise BenchError(f"--out {results}: no free name for the run; name another folder")
 
@@ -85,7 +87,9 @@ class RunFolder:
         try:
             return json.loads((self.path / "run.json").read_text())
         except FileNotFoundError:
-            raise BenchError(f"{self.path} is not a run's folder: it has no run.json; see `ls {self.path.parent}`") from None
+            raise BenchError(
+                f"{self.path} is not a run's folder: it has no run.json; see `ls {self.path.parent}`"
+            ) from None
         except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError) as error:
             raise BenchError(f"{self.path / 'run.json'} is broken ({error}); start the run anew") from None
 
@@ -124,7 +128,9 @@ class RunFolder:
             BenchError: a file that is broken or not this project's.
         """
         whole = self.path / f"{table}.parquet"
-        paths: Iterable[Path] = [whole] if whole.exists() else [self._part(table, p) for p in sorted(self.finished_positions())]
+        paths: Iterable[Path] = (
+            [whole] if whole.exists() else [self._part(table, p) for p in sorted(self.finished_positions())]
+        )
         frames = [_read(path, TABLES[table]) for path in paths]
         return pd.concat(frames, ignore_index=True) if frames else arrow_schema(TABLES[table]).empty_table().to_pandas()
 

@@ -9,8 +9,8 @@ PARTS = ("draft_s", "preverify_s", "verify_s", "other_s")
 
 
 def summarise(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row per pair, task and method (in the order they were run) with the numbers of DESIGN §4; speedups over the `ar` rows of
-    the same pair and task, NaN where there are none."""
+    """One row per pair, task and method (in the order they were run) with the numbers of DESIGN §4; speedups over the
+    `ar` rows of the same pair and task, NaN where there are none."""
     rows = []
     for (pair, task), group in samples.groupby(["pair", "task"], sort=False):
         baseline = group[group.method == "ar"]

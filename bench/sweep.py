@@ -15,12 +15,21 @@ _OPTIONS = {
     for f in dataclasses.fields(RunConfig)
     if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir")
 }
-_KEYS = {**_OPTIONS, "pairs": list, "tasks": list, "methods": list, "limit": (int, str), "device": str, "dtype": str, "device_map": str}
+_KEYS = {
+    **_OPTIONS,
+    "pairs": list,
+    "tasks": list,
+    "methods": list,
+    "limit": (int, str),
+    "device": str,
+    "dtype": str,
+    "device_map": str,
+}
 
 
 def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
-    """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one [[methods]] table
-    per row of the result:
+    """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one
+    [[methods]] table per row of the result:
 
         tasks = ["gsm8k", "humaneval"]
         limit = 16
@@ -63,14 +72,18 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
 def _methods(path: Path, rows: list[Any]) -> tuple[MethodEntry, ...]:
     entries = []
     for row in rows:
-        if not isinstance(row, dict) or not isinstance(row.get("method"), str) or row.keys() - {"method", "label", "settings"}:
+        if (
+            not isinstance(row, dict)
+            or not isinstance(row.get("method"), str)
+            or row.keys() - {"method", "label", "settings"}
+        ):
             raise BenchError(f"{path}: each [[methods]] table takes method, label and settings; found {row!r}")
         entries.append(MethodEntry(row["method"], row.get("label", row["method"]), row.get("settings", {})))
     return tuple(entries)
 
 
 def parse_limit(text: str) -> int | None:
-    """"all" -> None, "8" -> 8.
+    """ "all" -> None, "8" -> 8.
 
     Raises:
         BenchError: neither.

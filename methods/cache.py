@@ -27,7 +27,8 @@ class RollbackLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates on the device and in the dtype of the layer's first states, so `device_map` needs no extra care."""
         self.keys, self.values = (
-            states.new_zeros((*states.shape[:2], self.capacity, states.shape[-1])) for states in (key_states, value_states)
+            states.new_zeros((*states.shape[:2], self.capacity, states.shape[-1]))
+            for states in (key_states, value_states)
         )
         self.is_initialized = True
 

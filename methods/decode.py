@@ -60,8 +60,8 @@ class Decoder:
     def decode(self, prompt: list[int], stop: StopRule, policy: LengthPolicy | None, seed: int = 0) -> Decoded:
         """Decodes a tokenised prompt of at least one token.
 
-        Prefill reads all of the prompt but its last token, which the first step's target pass reads: so `ar` makes exactly one
-        counted pass per new token.
+        Prefill reads all of the prompt but its last token, which the first step's target pass reads: so `ar` makes
+        exactly one counted pass per new token.
 
         Raises:
             IndexError: never for prompts that fit `context_limit` less `stop.max_new_tokens`.
@@ -83,7 +83,9 @@ class Decoder:
         out.draft_forwards = self.drafter.forwards if self.drafter else 0
         return out
 
-    def _prefill(self, prompt: list[int], max_new_tokens: int, policy: LengthPolicy | None, seed: int) -> torch.Generator:
+    def _prefill(
+        self, prompt: list[int], max_new_tokens: int, policy: LengthPolicy | None, seed: int
+    ) -> torch.Generator:
         capacity = len(prompt) + max_new_tokens
         tokens = torch.tensor(prompt[:-1], dtype=torch.long)
         self.target.reset(capacity)
@@ -95,9 +97,11 @@ class Decoder:
             self.drafter.prefill(tokens, capacity, min(policy.gamma_max, max_new_tokens), draft_generator)
         return torch.Generator(self.target.device).manual_seed(seed)
 
-    def _step(self, tokens: list[int], unread: list[int], stop: StopRule, policy: LengthPolicy | None, generator, timer):
-        """One draft-verify step: appends to `tokens`; returns the step, the tokens that the target has not read, and the end if
-        the output ends in it."""
+    def _step(
+        self, tokens: list[int], unread: list[int], stop: StopRule, policy: LengthPolicy | None, generator, timer
+    ):
+        """One draft-verify step: appends to `tokens`; returns the step, the tokens that the target has not read, and
+        the end if the output ends in it."""
         forwards = self.drafter.forwards if self.drafter else 0
         draft, stop_reason = None, ""
         if self.drafter:

@@ -14,8 +14,8 @@ class Draft:
         confidence: (capacity,) q_i(d_i), the draft model's probability of its own token.
         entropy: (capacity,) H(q_i) in nats.
         hidden: (capacity, hidden) final hidden state from which each token was drawn.
-        probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when greedy. Overwritten on every step;
-            the row after the last token is zero, which makes the bonus token's residual p - 0 (see `verification`).
+        probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when greedy. Overwritten on every
+            step; the row after the last token is zero, so that the bonus token's residual is p - 0 (see `verification`).
         token_ids: (columns,) ids of the columns of `probs`, or None when they are the ids themselves.
     """
 
@@ -43,8 +43,8 @@ class Draft:
         self.length = 0
 
     def distribution(self, row: torch.Tensor, vocab: int) -> torch.Tensor:
-        """q (vocab,) at `row` (1,), over the target's whole vocabulary; zero for tokens that the draft cannot propose and for the row
-        after the last draft token."""
+        """q (vocab,) at `row` (1,), over the target's whole vocabulary; zero for tokens that the draft cannot propose
+        and for the row after the last draft token."""
         self.probs[self.length] = 0
         probs = self.probs.index_select(0, row)[0]
         if self.token_ids is None:

@@ -30,8 +30,8 @@ class Drafter(Protocol):
 class AutoregressiveDrafter:
     """A smaller language model that drafts one token per pass.
 
-    A draft token reaches the cache only when the next one is drawn, so after full acceptance the last one is missing. It is read
-    together with the next step's first token: the catch-up costs no pass of its own.
+    A draft token reaches the cache only when the next one is drawn, so after full acceptance the last one is missing.
+    It is read together with the next step's first token: the catch-up costs no pass of its own.
     """
 
     def __init__(self, engine: Engine, sampling: Sampling):

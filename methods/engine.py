@@ -9,20 +9,23 @@ from transformers import PreTrainedModel
 from methods.cache import rollback_cache
 from methods.packing import pack_linears, use_grouped_attention
 
-# The cache grows in steps, so that a run over prompts of many lengths allocates a handful of times, not once per prompt.
+# The cache grows in steps, so that a run over prompts of many lengths allocates a handful of times, not once per
+# prompt.
 _CAPACITY_STEP = 256
 
 
 @dataclass(frozen=True)
 class Output:
-    """What a forward pass returns: logits (k, vocab) and the final hidden states they were computed from (k, hidden)."""
+    """What a forward pass returns: logits (k, vocab) and the final hidden states they were computed from (k,
+    hidden)."""
 
     logits: torch.Tensor
     hidden: torch.Tensor
 
 
 class Engine:
-    """Runs any decoder-only `transformers` model on one sequence at a time. It knows nothing of text or of other models.
+    """Runs any decoder-only `transformers` model on one sequence at a time. It knows nothing of text or of other
+    models.
 
     `forwards` and `tokens` count the passes after prefill and the tokens in them (DESIGN §4).
 
@@ -68,7 +71,8 @@ class Engine:
         self.forwards = self.tokens = 0
 
     def prefill(self, tokens: torch.Tensor) -> Output:
-        """Reads the prompt (n,) into an empty cache; logits and hidden of its last token only: (1, vocab), (1, hidden)."""
+        """Reads the prompt (n,) into an empty cache; logits and hidden of its last token only: (1, vocab), (1,
+        hidden)."""
         return self._run(tokens, keep=1)
 
     def forward(self, tokens: torch.Tensor, keep: int | None = None) -> Output:
@@ -79,7 +83,10 @@ class Engine:
 
     def _run(self, tokens: torch.Tensor, keep: int) -> Output:
         logits = self.model(
-            input_ids=tokens.to(self.device)[None], use_cache=True, logits_to_keep=keep, **{self._cache_argument: self.cache}
+            input_ids=tokens.to(self.device)[None],
+            use_cache=True,
+            logits_to_keep=keep,
+            **{self._cache_argument: self.cache},
         ).logits[0]
         hidden, self._hidden = self._hidden[0], None
         return Output(logits[:, : self.vocab_size], hidden)

@@ -1,8 +1,8 @@
 """Faster matrix products and attention on CPU, without another model implementation.
 
-Decoding is bound by reading weights. `torch.nn.Linear` on CPU calls a BLAS that reads them at a fraction of the memory
-bandwidth when the input has 2 to 16 rows, which is what verification does. oneDNN with weights reordered once ("packed")
-comes close to it, so that verifying a draft costs little more than one token, as on a GPU.
+Decoding is bound by reading weights. `torch.nn.Linear` on CPU calls a BLAS that reads them at a fraction of the
+memory bandwidth when the input has 2 to 16 rows, which is what verification does. oneDNN with weights reordered once
+("packed") comes close to it, so that verifying a draft costs little more than one token, as on a GPU.
 """
 
 import torch
@@ -40,8 +40,8 @@ def can_pack(linear: nn.Module) -> bool:
 
 
 def pack_linears(model: nn.Module) -> nn.Module:
-    """Replaces, in place, every CPU `nn.Linear` by a `PackedLinear`; leaves others, and models spread over devices whose
-    hooks move weights about, alone. Idempotent."""
+    """Replaces, in place, every CPU `nn.Linear` by a `PackedLinear`; leaves others, and models spread over devices
+    whose hooks move weights about, alone. Idempotent."""
     if getattr(model, "hf_device_map", None):
         return model
     for module in list(model.modules()):

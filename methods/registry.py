@@ -16,8 +16,8 @@ from methods.settings import NoSettings, nearest, parse_settings
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A named combination of drafter and length policy. `policy` builds a fresh policy from the settings for each sample;
-    `drafter` builds the drafter once per run. Both are None for `ar`, which drafts nothing."""
+    """A named combination of drafter and length policy. `policy` builds a fresh policy from the settings for each
+    sample; `drafter` builds the drafter once per run. Both are None for `ar`, which drafts nothing."""
 
     name: str
     summary: str
@@ -30,8 +30,12 @@ METHODS = {
     spec.name: spec
     for spec in (
         MethodSpec("ar", "autoregressive decoding by the target alone; the baseline"),
-        MethodSpec("sd", "speculative decoding with a fixed draft length", FixedSettings, FixedLength, AutoregressiveDrafter),
-        MethodSpec("entropy", "stops drafting on the draft's entropy", EntropySettings, entropy_policy, AutoregressiveDrafter),
+        MethodSpec(
+            "sd", "speculative decoding with a fixed draft length", FixedSettings, FixedLength, AutoregressiveDrafter
+        ),
+        MethodSpec(
+            "entropy", "stops drafting on the draft's entropy", EntropySettings, entropy_policy, AutoregressiveDrafter
+        ),
     )
 }
 

@@ -8,7 +8,9 @@ from typing import Any
 from methods.errors import MethodError
 
 
-def setting(default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: tuple = ()) -> Any:
+def setting(
+    default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: tuple = ()
+) -> Any:
     """A dataclass field with its help text and the values that it may take."""
     return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
 
@@ -19,7 +21,7 @@ class NoSettings:
 
 
 def nearest(name: str, names) -> str:
-    """", did you mean X?" for the closest of `names`, else the whole list; the end of an error message."""
+    """ ", did you mean X?" for the closest of `names`, else the whole list; the end of an error message."""
     close = get_close_matches(name, list(names), n=1)
     return f"; did you mean '{close[0]}'?" if close else f"; there are: {', '.join(names) or 'none'}"
 
@@ -46,7 +48,11 @@ def _check(f: dataclasses.Field, flag: str, value: Any) -> Any:
     except (TypeError, ValueError, KeyError, OverflowError):
         raise MethodError(f"{flag}: expected {_describe(f)}") from None
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
-    if (low is not None and not parsed >= low) or (high is not None and not parsed <= high) or (choices and parsed not in choices):
+    if (
+        (low is not None and not parsed >= low)
+        or (high is not None and not parsed <= high)
+        or (choices and parsed not in choices)
+    ):
         raise MethodError(f"{flag}: expected {_describe(f)}")
     return parsed
 

@@ -24,8 +24,8 @@ class StopRule:
     decode: Callable[[Sequence[int]], str] | None = None
 
     def cut(self, tokens: Sequence[int], start: int) -> tuple[int, str] | None:
-        """The length at which an output `tokens` ends and why ("eos", "stop", "length"), or None if it goes on. The first `start`
-        tokens are known not to end it."""
+        """The length at which an output `tokens` ends and why ("eos", "stop", "length"), or None if it goes on. The
+        first `start` tokens are known not to end it."""
         for end in range(start + 1, len(tokens) + 1):
             if tokens[end - 1] in self.eos_ids:
                 return end, "eos"

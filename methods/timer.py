@@ -9,8 +9,8 @@ import torch
 class StepTimer:
     """`lap(phase)` books the time since the last lap; `read()` returns seconds per phase and starts anew.
 
-    On CUDA a lap records an event on the stream and the host goes on; `read` is called where the host has waited for the
-    device anyway (it holds the verified tokens), so it costs no synchronisation of its own.
+    On CUDA a lap records an event on the stream and the host goes on; `read` is called where the host has waited for
+    the device anyway (it holds the verified tokens), so it costs no synchronisation of its own.
     """
 
     def __init__(self, device: torch.device):

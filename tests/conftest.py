@@ -19,7 +19,11 @@ VOCAB = 128
 def tiny_tokenizer(extra: tuple[str, ...] = ()) -> PreTrainedTokenizerFast:
     """Byte-level, without merges: one token per byte of ASCII text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokens = ["<eos>", *(c for c in alphabet if c in string.printable), *(c for c in alphabet if c not in string.printable)]
+    tokens = [
+        "<eos>",
+        *(c for c in alphabet if c in string.printable),
+        *(c for c in alphabet if c not in string.printable),
+    ]
     vocab = {token: i for i, token in enumerate((*tokens[: VOCAB - 8 - len(extra)], *extra))}
     tokenizer = Tokenizer(models.BPE(vocab, [], unk_token="<eos>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

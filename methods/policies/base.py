@@ -4,8 +4,8 @@ from methods.draft import Draft
 
 
 class LengthPolicy:
-    """Decides after each block of draft tokens whether to draft on. One object serves one sample: what a policy learns while it
-    decodes a sample must not depend on which samples came before.
+    """Decides after each block of draft tokens whether to draft on. One object serves one sample: what a policy
+    learns while it decodes a sample must not depend on which samples came before.
 
     Attributes:
         block: tokens drafted before the policy is asked.

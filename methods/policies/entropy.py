@@ -14,7 +14,9 @@ class EntropySettings:
     c: float = setting(0.15, "svip: factor on the entropy in nats", low=0)
     h: float = setting(0.3, "svip: stop when sqrt(c * entropy) exceeds it", low=0)
     lambda_h: float = setting(0.2, "adaedl: factor on the entropy in nats", low=0)
-    threshold: float = setting(0.4, "adaedl: first threshold on the bound of the acceptance probability", low=-10, high=1)
+    threshold: float = setting(
+        0.4, "adaedl: first threshold on the bound of the acceptance probability", low=-10, high=1
+    )
     target_rate: float = setting(0.9, "adaedl: acceptance rate that the threshold is adapted towards", low=0, high=1)
     step: float = setting(0.01, "adaedl: how far the threshold moves per step, before smoothing", low=0, high=1)
     rate_decay: float = setting(0.5, "adaedl: smoothing of the observed acceptance rate", low=0, high=1)
@@ -35,8 +37,8 @@ class Svip(LengthPolicy):
 class AdaEdl(LengthPolicy):
     """Stops when 1 - sqrt(lambda_h H(q)), a lower bound of the acceptance probability, falls below a threshold.
 
-    After each verification the threshold moves up while the smoothed acceptance rate is below `target_rate` (drafts were too long), else
-    down (AdaEDL, section 3; the update is that of Draft & Verify, arXiv 2309.08168).
+    After each verification the threshold moves up while the smoothed acceptance rate is below `target_rate` (drafts
+    were too long), else down (AdaEDL, section 3; the update is that of Draft & Verify, arXiv 2309.08168).
     """
 
     def __init__(self, settings: EntropySettings):

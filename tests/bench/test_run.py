@@ -36,7 +36,9 @@ def outputs(samples: pd.DataFrame) -> dict:
 @pytest.fixture(scope="module")
 def finished(llama_pair, tmp_path_factory):
     """(run folder, samples, steps) of a small sampling run with two tasks and two repeats."""
-    folder = run(config(llama_pair, tasks=("gsm8k", "mbpp"), repeat=2, temperature=0.8), tmp_path_factory.mktemp("results"))
+    folder = run(
+        config(llama_pair, tasks=("gsm8k", "mbpp"), repeat=2, temperature=0.8), tmp_path_factory.mktemp("results")
+    )
     return folder, folder.read("samples"), folder.read("steps")
 
 
@@ -44,7 +46,18 @@ def test_every_architecture_runs_from_the_command_line(any_pair, tmp_path, capsy
     """Greedy decoding: all methods give the same tokens, and the closing table names every method."""
     target, draft = map(str, any_pair)
     argv = ["--target", target, "--draft", draft, "--method", "sd,entropy", "--task", "gsm8k", "--limit", "2"]
-    argv += ["--max-new-tokens", "16", "--out", str(tmp_path), "--device", "cpu", "--dtype", "float32", "--set", "entropy.h=0.6"]
+    argv += [
+        "--max-new-tokens",
+        "16",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--set",
+        "entropy.h=0.6",
+    ]
     assert run_bench.main(argv) == 0
     printed = capsys.readouterr().out
     assert all(f"| {name}" in printed for name in ("ar", "sd", "entropy"))
@@ -87,7 +100,9 @@ def test_same_seed_same_tokens_in_any_order(llama_pair, finished, tmp_path):
     """The tasks and methods the other way round, fewer samples, another process's worth of state: the tokens stay."""
     _, samples, _ = finished
     methods = (MethodEntry("entropy", "entropy"), MethodEntry("sd", "sd", {"gamma": 3}))
-    again = run(config(llama_pair, tasks=("mbpp", "gsm8k"), repeat=2, temperature=0.8, methods=methods, limit=2), tmp_path)
+    again = run(
+        config(llama_pair, tasks=("mbpp", "gsm8k"), repeat=2, temperature=0.8, methods=methods, limit=2), tmp_path
+    )
     before = outputs(samples)
     after = outputs(again.read("samples"))
     assert len(after) == 2 * 2 * 2 * 2
@@ -139,7 +154,20 @@ def test_ctrl_c_finishes_the_sample_and_says_how_to_resume(llama_pair, tmp_path,
         return run_prompt(self, prompt, bar)
 
     target, draft = map(str, llama_pair)
-    argv = ["--target", target, "--draft", draft, "--limit", "3", "--max-new-tokens", "4", "--out", str(tmp_path), "--device", "cpu"]
+    argv = [
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--limit",
+        "3",
+        "--max-new-tokens",
+        "4",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
     with monkeypatch.context() as patched:
         patched.setattr(PairRunner, "run_prompt", press_ctrl_c)
         assert run_bench.main(argv) == 130

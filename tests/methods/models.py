@@ -30,15 +30,23 @@ ARCHITECTURES = {
     "llama": (LlamaConfig, LlamaForCausalLM, {}),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {}),
-    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM, dict(tie_word_embeddings=False, sliding_window=8, layer_types=["sliding_attention", "full_attention"])),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        dict(tie_word_embeddings=False, sliding_window=8, layer_types=["sliding_attention", "full_attention"]),
+    ),
     "mistral": (MistralConfig, MistralForCausalLM, dict(sliding_window=8)),
 }
 
 
-def tiny_model(architecture: str, *, vocab: int = 40, layers: int = 2, seed: int = 0, dtype=torch.float64, **changes) -> PreTrainedModel:
+def tiny_model(
+    architecture: str, *, vocab: int = 40, layers: int = 2, seed: int = 0, dtype=torch.float64, **changes
+) -> PreTrainedModel:
     """A random model whose logits are spread enough that greedy outputs are varied and near-ties are rare."""
     config_class, model_class, extra = ARCHITECTURES[architecture]
-    config = config_class(vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.4, **{**SIZES, **extra, **changes})
+    config = config_class(
+        vocab_size=vocab, num_hidden_layers=layers, initializer_range=0.4, **{**SIZES, **extra, **changes}
+    )
     torch.manual_seed(seed)
     model = model_class(config)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
@@ -60,5 +68,7 @@ def noisy_copy(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTraine
 def greedy_reference(model: PreTrainedModel, prompt: list[int], n: int) -> list[int]:
     """`transformers`' own greedy decoding."""
     ids = torch.tensor([prompt])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=n, max_new_tokens=n, pad_token_id=0)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=n, max_new_tokens=n, pad_token_id=0
+    )
     return out[0, len(prompt) :].tolist()

@@ -1,4 +1,5 @@
-"""Greedy decoding: every method's output is the target's own, whatever the draft, its length, and where the output ends."""
+"""Greedy decoding: every method's output is the target's own, whatever the draft, its length, and where the output
+ends."""
 
 import random
 
@@ -20,7 +21,11 @@ def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, sto
     return Decoder(target, method.drafter(draft, sampling), sampling).decode(prompt, stop, method.policy(), seed)
 
 
-@pytest.fixture(scope="module", params=[(name, dtype) for name in ARCHITECTURES for dtype in (torch.float64, torch.float32)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[(name, dtype) for name in ARCHITECTURES for dtype in (torch.float64, torch.float32)],
+    ids=str,
+)
 def pair(request):
     """(target, draft, reference outputs): the reference is generated before the engine changes the model."""
     name, dtype = request.param
@@ -50,7 +55,11 @@ def test_output_is_that_of_generate(pair, name, settings):
 def test_the_draft_is_accepted_now_and_then(pair):
     """Otherwise the tests here would prove little."""
     target, draft, references = pair
-    steps = [step for prompt, _ in references for step in decode(target, draft, "sd", {"gamma": 4}, prompt, StopRule(24)).steps]
+    steps = [
+        step
+        for prompt, _ in references
+        for step in decode(target, draft, "sd", {"gamma": 4}, prompt, StopRule(24)).steps
+    ]
     assert len({step.accepted for step in steps}) >= 3
 
 
@@ -100,7 +109,10 @@ def test_reduced_draft_vocabulary_is_lossless():
 
 def test_padded_vocabulary_rows_are_never_drawn():
     """Target and draft vocabularies are padded to different widths; only the tokenizer's tokens come out."""
-    target, draft = Engine(tiny_model("qwen2", vocab=64, seed=0), vocab_size=37), Engine(tiny_model("qwen2", vocab=48, seed=1), vocab_size=37)
+    target, draft = (
+        Engine(tiny_model("qwen2", vocab=64, seed=0), vocab_size=37),
+        Engine(tiny_model("qwen2", vocab=48, seed=1), vocab_size=37),
+    )
     for temperature in (0.0, 2.0):
         out = decode(target, draft, "sd", {"gamma": 3}, [1, 2], StopRule(60), Sampling(temperature))
         assert max(out.tokens) < 37

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
-from tests.methods.models import tiny_model
+from methods.engine import Output
 
 VOCAB, RUNS, PROMPT = 4, 20_000, [0, 3, 1]
 VARIANTS = [
@@ -21,8 +21,8 @@ VARIANTS = [
 
 
 class MarkovEngine:
-    """Plays an `Engine` whose next-token logits depend on the last two tokens only, through a table: so 20 000 runs take seconds and
-    the exact distribution is known. Cache and counters behave like an engine's."""
+    """Plays an `Engine` whose next-token logits depend on the last two tokens only, through a table: so 20 000 runs
+    take seconds and the exact distribution is known. Cache and counters behave like an engine's."""
 
     def __init__(self, seed: int, columns: int = VOCAB, token_ids=None):
         generator = torch.Generator().manual_seed(seed)
@@ -48,8 +48,6 @@ class MarkovEngine:
             rows.append(self.table[self.context[-1], token])
             self.context.append(token)
         rows = rows[-(keep or len(rows)) :]
-        from methods.engine import Output
-
         return Output(torch.stack(rows), torch.zeros(len(rows), 1, dtype=torch.float64))
 
     def rollback(self, n):
@@ -86,7 +84,11 @@ def p_value(counts: torch.Tensor, expected: torch.Tensor) -> float:
     expected, order = (expected * counts.sum()).sort(descending=True)
     counts = counts[order]
     common = int((expected >= 5).sum())
-    pooled = lambda x: torch.cat([x[:common], x[common:].sum()[None]]) if x[common:].sum() > 0 else x[:common]
+
+    def pooled(x):
+        rare = x[common:].sum()
+        return torch.cat([x[:common], rare[None]]) if rare > 0 else x[:common]
+
     return chisquare(pooled(counts).numpy(), pooled(expected).numpy()).pvalue
 
 
@@ -97,9 +99,12 @@ def test_every_method_is_tested_here():
 @pytest.mark.parametrize("name, settings", VARIANTS, ids=str)
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)], ids=str)
 def test_joint_distribution_is_the_targets(name, settings, sampling):
-    """Seeds are fixed, so the test is deterministic; 1e-4 leaves room for one unlucky set of seeds among all of these."""
+    """Seeds are fixed, so the test is deterministic; 1e-4 leaves room for one unlucky set of seeds among all of
+    these."""
     target, draft = MarkovEngine(1), MarkovEngine(2)
-    assert p_value(observed_counts(target, draft, name, settings, sampling), exact_distribution(target, sampling)) > 1e-4
+    assert (
+        p_value(observed_counts(target, draft, name, settings, sampling), exact_distribution(target, sampling)) > 1e-4
+    )
 
 
 def test_reduced_draft_vocabulary_keeps_the_distribution():
@@ -112,7 +117,9 @@ def test_the_test_notices_a_lossy_verification(monkeypatch):
     """Drawing the correction from p instead of the residual is the classic mistake; it must not pass."""
     from methods import draft as draft_module
 
-    monkeypatch.setattr(draft_module.Draft, "distribution", lambda self, row, vocab: torch.zeros(vocab, dtype=torch.float64))
+    monkeypatch.setattr(
+        draft_module.Draft, "distribution", lambda self, row, vocab: torch.zeros(vocab, dtype=torch.float64)
+    )
     target, draft = MarkovEngine(1), MarkovEngine(2)
     counts = observed_counts(target, draft, "sd", {"gamma": 4}, Sampling(1.0))
     assert p_value(counts, exact_distribution(target, Sampling(1.0))) < 1e-6

@@ -1,0 +1,76 @@
+"""A user's mistakes: one line on stderr that says what to do, exit code 2, nothing left behind."""
+
+import pytest
+
+import run_bench
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--method", "pacr"], "unknown method"),
+        (["--task", "gsm8"], "gsm8k"),
+        (["--pair", "smolm"], "smollm2-135m"),
+        (["--set", "sd.gamma=zero"], "a whole number"),
+        (["--set", "gamma=3"], "METHOD.SETTING=VALUE"),
+        (["--limit", "0"], "--limit"),
+        (["--limit", "many"], "--limit"),
+        (["--max-new-tokens", "0"], "--max-new-tokens"),
+        (["--repeat", "0"], "--repeat"),
+        (["--temperature", "-1"], "--temperature"),
+        (["--top-p", "0"], "--top-p"),
+        (["--top-k", "-3"], "--top-k"),
+        (["--device", "abacus"], "--device"),
+        (["--dtype", "int3"], "--dtype"),
+        (["--target", "somewhere"], "--draft"),
+        (["--resume", "20000101-000000-nothing"], "run.json"),
+        (["--split", "nope"], "split"),
+        (["--few-shot", "99"], "--few-shot"),
+        (["sweep", "nowhere.toml"], "nowhere.toml"),
+        (["sweep"], "FILE.toml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_take_one_line_and_exit_2(argv, said, tmp_path, capsys):
+    assert run_bench.main([*argv, "--out", str(tmp_path)]) == 2
+    err = capsys.readouterr().err.strip()
+    assert said in err and err.startswith("error: ") and "\n" not in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("tasks = [", "not valid TOML"),
+        ("tasks = ['gsm8k']", "methods"),
+        ("tusks = ['gsm8k']", "did you mean 'tasks'"),
+        ("tasks = 'gsm8k'", "wrong type"),
+        ("tasks = ['gsm8k']\nlimit = -1\n[[methods]]\nmethod = 'sd'", "--limit"),
+        ("tasks = ['gsm8k']\n[[methods]]\nname = 'sd'", "method, label and settings"),
+        ("tasks = ['gsm8k']\n[[methods]]\nmethod = 'sd'\n[[methods]]\nmethod = 'sd'", "listed twice"),
+        ("tasks = ['gsm8k']\n[[methods]]\nmethod = 'sd'\nsettings.gamma = 'x'", "a whole number"),
+    ],
+)
+def test_broken_sweep_files(text, said, tmp_path, capsys):
+    file = tmp_path / "sweep.toml"
+    file.write_text(text)
+    assert run_bench.main(["sweep", str(file), "--out", str(tmp_path / "results")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("verb", run_bench.VERBS)
+def test_every_verb_has_help(verb, capsys):
+    with pytest.raises(SystemExit) as left:
+        run_bench.main([verb, "--help"])
+    assert left.value.code == 0
+    assert "example" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "what, said",
+    [("methods", "sd.gamma=5"), ("tasks", "humaneval"), ("pairs", "qwen2.5-32b"), ("columns", "accepted_flags")],
+)
+def test_listings(what, said, capsys):
+    assert run_bench.main(["ls", what]) == 0
+    assert said in capsys.readouterr().out

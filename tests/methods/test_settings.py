@@ -1,0 +1,47 @@
+"""Hyperparameters are checked by name, type and range, and the message says what to type."""
+
+import pytest
+
+from methods import METHODS, MethodError, get_method, parse_assignments
+
+
+def test_defaults_pass_their_own_checks():
+    for name, spec in METHODS.items():
+        assert get_method(name, vars(spec.settings()) if vars(spec.settings()) else {}).settings == spec.settings()
+
+
+@pytest.mark.parametrize(
+    "name, values, said",
+    [
+        ("sdd", {}, "did you mean 'sd'"),
+        ("sd", {"gama": 3}, "did you mean 'gamma'"),
+        ("sd", {"gamma": "three"}, "a whole number from 1 to 256"),
+        ("sd", {"gamma": "2.5"}, "a whole number"),
+        ("sd", {"gamma": 0}, "from 1"),
+        ("sd", {"gamma": "1e9"}, "to 256"),
+        ("sd", {"gamma": "nan"}, "a whole number"),
+        ("entropy", {"rule": "magic"}, "one of adaedl, svip"),
+        ("entropy", {"h": "-1"}, "at least 0"),
+        ("entropy", {"h": "nan"}, "a number"),
+        ("entropy", {"h": "inf"}, "a number"),
+        ("ar", {"gamma": 3}, "no such setting"),
+    ],
+)
+def test_mistakes_are_named(name, values, said):
+    with pytest.raises(MethodError, match=said) as raised:
+        get_method(name, values)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["gamma=3", "sd.gamma", "=", "sd.=3", ".gamma=3", "", "nope.gamma=3"])
+def test_malformed_assignments(text):
+    with pytest.raises(MethodError, match="--set"):
+        parse_assignments([text])
+
+
+def test_assignments_are_grouped_by_method():
+    assert parse_assignments(["sd.gamma=3", "entropy.h=0.2", "entropy.rule=svip"]) == {
+        "sd": {"gamma": "3"},
+        "entropy": {"h": "0.2", "rule": "svip"},
+    }
+    assert get_method("sd", {"gamma": "3"}).settings.gamma == 3
