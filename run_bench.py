@@ -21,7 +21,7 @@ other verbs (each has its own --help):
   python run_bench.py train-draft --pair NAME         distils a draft model from a pair's target
 """
 SWEEP_EXAMPLES = """example:
-  python run_bench.py sweep benchmarks/gamma.toml
+  python run_bench.py sweep bench/sweeps/gamma.toml
 """
 LS_EXAMPLES = """examples:
   python run_bench.py ls methods      with all hyperparameters for --set

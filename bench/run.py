@@ -35,7 +35,8 @@ def run(config: RunConfig, results: Path, resume: str | None = None) -> RunFolde
     """
     folder = RunFolder.open(results / resume) if resume else None
     if folder:
-        if folder.info()["status"] == "finished":
+        if folder.complete:
+            folder.finish()
             return folder
         config = RunConfig.from_json(folder.info()["config"])
     methods = [(entry, get_method(entry.method, entry.settings)) for entry in config.methods]
@@ -47,10 +48,13 @@ def run(config: RunConfig, results: Path, resume: str | None = None) -> RunFolde
             results, "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")
         )
         folder.write_info(_first_info(folder, config, tasks))
-    with _finish_sample_on_interrupt() as interrupted:
-        _run_pairs(config, methods, tasks, folder, interrupted)
+    try:
+        with _finish_sample_on_interrupt() as interrupted:
+            _run_pairs(config, methods, tasks, folder, interrupted)
+    except BaseException:
+        folder.remove_if_nothing_finished()
+        raise
     folder.finish()
-    folder.write_info({**folder.info(), "status": "finished"})
     return folder
 
 

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from bench.errors import BenchError
 from bench.schema import SAMPLES, STEPS, arrow_schema
 
-TABLES = {"samples": SAMPLES, "steps": STEPS}
+# In the order in which they are written: a sample, or a run, counts as stored once its samples are.
+TABLES = {"steps": STEPS, "samples": SAMPLES}
 
 
 @contextmanager
@@ -98,11 +99,12 @@ class RunFolder:
             scratch.write_text(json.dumps(info, indent=2) + "\n")
 
     def add_part(self, position: int, samples: list[dict], steps: list[dict]) -> None:
-        """Stores a finished sample. Its `samples` part is written last and makes it count."""
+        """Stores a finished sample."""
         (self.path / "parts").mkdir(exist_ok=True)
-        for table, rows in (("steps", steps), ("samples", samples)):
+        rows = {"samples": samples, "steps": steps}
+        for table, columns in TABLES.items():
             with atomic(self._part(table, position)) as scratch:
-                pq.write_table(pa.Table.from_pylist(rows, arrow_schema(TABLES[table])), scratch)
+                pq.write_table(pa.Table.from_pylist(rows[table], arrow_schema(columns)), scratch)
 
     def _part(self, table: str, position: int) -> Path:
         return self.path / "parts" / f"{table}-{position:06d}.parquet"
@@ -111,15 +113,29 @@ class RunFolder:
         """Positions of the samples that need not be decoded again."""
         return {int(path.stem.split("-")[1]) for path in (self.path / "parts").glob("samples-*.parquet")}
 
+    @property
+    def complete(self) -> bool:
+        """Whether the tables have been joined."""
+        return (self.path / "samples.parquet").exists()
+
+    def remove_if_nothing_finished(self) -> None:
+        """Leaves no trace of a run that failed before its first sample was stored."""
+        if not self.complete and not self.finished_positions():
+            shutil.rmtree(self.path, ignore_errors=True)
+
     def finish(self) -> None:
-        """Joins the parts into samples.parquet and steps.parquet and removes them."""
-        positions = sorted(self.finished_positions())
-        for table, columns in TABLES.items():
-            with atomic(self.path / f"{table}.parquet") as scratch:
-                with pq.ParquetWriter(scratch, arrow_schema(columns)) as writer:
-                    for position in positions:
-                        writer.write_table(pq.read_table(self._part(table, position)))
+        """Joins the parts into samples.parquet and steps.parquet, unless that was done before, and removes them."""
+        if not self.complete:
+            for table, columns in TABLES.items():
+                self._join(table, columns)
+        self.write_info({**self.info(), "status": "finished"})
         shutil.rmtree(self.path / "parts", ignore_errors=True)
+
+    def _join(self, table: str, columns) -> None:
+        with atomic(self.path / f"{table}.parquet") as scratch:
+            with pq.ParquetWriter(scratch, arrow_schema(columns)) as writer:
+                for position in sorted(self.finished_positions()):
+                    writer.write_table(pq.read_table(self._part(table, position)))
 
     def read(self, table: str) -> pd.DataFrame:
         """The "samples" or "steps" of the run, finished or not.

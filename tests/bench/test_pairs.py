@@ -1,6 +1,8 @@
 """The registry of pairs, and what loading refuses."""
 
 import copy
+import json
+import shutil
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from bench.errors import BenchError
 from bench.models import prune
 from bench.pairs import Placement, eos_ids, find_pair, load_pair, place, registry
-from methods import Engine, StopRule
+from methods import Decoder, Engine, Sampling, StopRule, get_method
 from tests.bench.test_run import config
 from tests.conftest import save_pair, tiny_tokenizer
 from tests.methods.models import ARCHITECTURES, tiny_model
@@ -126,16 +128,24 @@ def test_prompt_and_output_must_fit_the_context(tmp_path):
     from bench.run import run
 
     pair = save_pair(tmp_path, "llama")
-    with pytest.raises(ValueError, match="--max-new-tokens"):
-        run(config(pair, max_new_tokens=5000), tmp_path / "results")
+    for too_long in (dict(max_new_tokens=5000), dict(max_new_tokens=4000)):
+        with pytest.raises(ValueError, match="--max-new-tokens"):
+            run(config(pair, **too_long), tmp_path / "results")
+    assert not list((tmp_path / "results").iterdir())
+
+
+def test_a_device_map_gives_the_same_tokens(llama_pair):
+    """Weights placed by accelerate keep their own linears, as its hooks may move them."""
+    outputs = []
+    for placement in (CPU, Placement("cpu", "float32", "auto")):
+        pair = load_pair(find_pair(None, *map(str, llama_pair)), placement)
+        method = get_method("sd")
+        decoder = Decoder(pair.target, method.drafter(pair.draft, Sampling()), Sampling())
+        outputs.append(decoder.decode([5, 6, 7], StopRule(20), method.policy()).tokens)
+    assert outputs[0] == outputs[1]
 
 
 def test_a_generation_config_is_recorded_not_applied(llama_pair, tmp_path):
-    import json
-    import shutil
-
-    from methods import Decoder, Sampling
-
     target = tmp_path / "target"
     shutil.copytree(llama_pair[0], target)
     generation = json.loads((target / "generation_config.json").read_text())

@@ -141,6 +141,27 @@ def test_an_interrupted_run_resumes_to_the_same_result(llama_pair, tmp_path, mon
     assert not (folder / "parts").exists()
 
 
+def test_a_run_killed_while_its_tables_are_joined_resumes(llama_pair, tmp_path, monkeypatch):
+    """Whether the kill came before the last table was in place or after it: nothing is decoded again."""
+    import bench.store
+    from bench.run import PairRunner
+
+    def killed(*args, **kwargs):
+        raise RuntimeError("killed")
+
+    for number, where in enumerate((bench.store.pq, bench.store.shutil)):
+        with monkeypatch.context() as patched:
+            patched.setattr(where, "ParquetWriter" if where is bench.store.pq else "rmtree", killed)
+            with pytest.raises(RuntimeError, match="killed"):
+                run(config(llama_pair), tmp_path / str(number))
+        (folder,) = (tmp_path / str(number)).iterdir()
+        monkeypatch.setattr(PairRunner, "run_prompt", killed)
+        resumed = run(config(llama_pair), tmp_path / str(number), resume=folder.name)
+        assert len(resumed.read("samples")) == 9 and resumed.info()["status"] == "finished"
+        assert not (folder / "parts").exists()
+        monkeypatch.undo()
+
+
 def test_ctrl_c_finishes_the_sample_and_says_how_to_resume(llama_pair, tmp_path, monkeypatch, capsys):
     import os
     import signal
