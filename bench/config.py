@@ -47,7 +47,9 @@ class RunConfig:
             raise BenchError(f"--repeat {self.repeat}: use 1 or more")
         Sampling(self.temperature, self.top_k, self.top_p)  # raises MethodError for a value out of range
         if not (self.pairs and self.tasks and self.methods):
-            raise BenchError("nothing to run: name at least one of --method and one of --task (see: run_bench.py ls tasks)")
+            raise BenchError(
+                "nothing to run: name at least one of --method and one of --task (see: run_bench.py ls tasks)"
+            )
         labels = [entry.label for entry in self.methods]
         repeated = {label for label in labels if labels.count(label) > 1}
         if repeated:

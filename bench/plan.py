@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.config import RunConfig
 from bench.errors import BenchError
-from bench.pairs import Pair
+from bench.loading import Pair
 from methods import StopRule
 from tasks import Encoded, Loaded, Sample, Task, TaskOptions, encode, get_task
 

@@ -2,8 +2,8 @@
 
     python -m bench.prune_search --drop 4
 
-leaves out one layer after another, each time the one whose loss keeps the draft's argmax equal to the target's most often, on
-the target's own greedy outputs to training prompts.
+leaves out one layer after another, each time the one whose loss keeps the draft's argmax equal to the target's most
+often, on the target's own greedy outputs to training prompts.
 """
 
 import argparse
@@ -14,8 +14,9 @@ import torch
 from tqdm import tqdm
 
 from bench.config import MethodEntry, RunConfig
+from bench.loading import load_pair
 from bench.models import prune
-from bench.pairs import find_pair, load_pair, place
+from bench.pairs import find_pair, place
 from bench.plan import load_tasks, prompts
 from methods import Decoder, Engine, StopRule
 

@@ -13,7 +13,7 @@ from tqdm import tqdm
 from bench.config import MethodEntry, RunConfig, sample_seed
 from bench.environment import environment, fingerprint
 from bench.errors import BenchError
-from bench.pairs import Pair, load_pair, weights_folder
+from bench.loading import Pair, load_pair, weights_folder
 from bench.plan import LoadedTask, Prompt, load_tasks, prompts
 from bench.rows import sample_row, step_rows
 from bench.store import RunFolder

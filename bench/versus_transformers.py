@@ -19,8 +19,9 @@ from tqdm import tqdm
 from bench.closing import describe_device
 from bench.config import MethodEntry, RunConfig
 from bench.environment import environment
+from bench.loading import load_draft, load_pair
 from bench.models import load_model
-from bench.pairs import DTYPES, find_pair, load_draft_with_full_head, load_pair, place
+from bench.pairs import DTYPES, find_pair, place
 from bench.plan import load_tasks, prompts
 from bench.stats import speedup
 from methods import Decoder, StopRule, get_method
@@ -99,7 +100,7 @@ def compare(config: RunConfig, gamma: int) -> str:
     (spec,), placement = config.pairs, config.placement
     pair = load_pair(spec, placement)
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
-    assistant = load_draft_with_full_head(spec, placement, target)
+    assistant, _ = load_draft(spec, placement, DTYPES[pair.draft_dtype], target, pair.target.vocab_size, full_head=True)
     decoders: dict[str, Decode] = {
         "ar": ours(pair, config, config.methods[0]),
         "generate": theirs(target, pair, config),

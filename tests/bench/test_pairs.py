@@ -3,14 +3,16 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from bench.errors import BenchError
+from bench.loading import eos_ids, load_pair
 from bench.models import prune
-from bench.pairs import Placement, eos_ids, find_pair, load_pair, place, registry
+from bench.pairs import Placement, find_pair, place, registry
 from methods import Decoder, Engine, Sampling, StopRule, get_method
 from tests.bench.test_run import config
 from tests.conftest import save_pair, tiny_tokenizer
@@ -78,6 +80,30 @@ def test_a_draft_with_another_tokenizer_is_refused(llama_pair, tmp_path):
     tiny_tokenizer(extra=("<think>",)).save_pretrained(other)
     with pytest.raises(BenchError, match="'<think>' is unknown in the target's and 119 in the draft's"):
         load_pair(find_pair(None, str(llama_pair[0]), str(other)), CPU)
+
+
+def test_a_reduced_draft_vocabulary_changes_no_token(llama_pair, tmp_path):
+    """For a draft of its own and for a pruned one; the ids come from a file."""
+    ids = list(range(3, 90, 2))
+    file = tmp_path / "ids.json"
+    file.write_text(json.dumps(ids))
+    spec = find_pair(None, *map(str, llama_pair))
+    plain = load_pair(spec, CPU)
+    expected = Decoder(plain.target, None, Sampling()).decode([5, 6, 7], StopRule(40), None).tokens
+    for draft in (spec.draft, "pruned:0"):
+        pair = load_pair(replace(spec, draft=draft, draft_vocab=str(file)), CPU)
+        method = get_method("sd")
+        decoder = Decoder(pair.target, method.drafter(pair.draft, Sampling()), Sampling())
+        assert decoder.decode([5, 6, 7], StopRule(40), method.policy()).tokens == expected
+        assert decoder.drafter.draft.tokens[0].item() in ids
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "[1, 1]", "[999]", "[-1]", "[true]", "[1.5]", "nonsense"])
+def test_broken_draft_vocabularies(text, llama_pair, tmp_path):
+    file = tmp_path / "ids.json"
+    file.write_text(text)
+    with pytest.raises(BenchError, match="draft_vocab"):
+        load_pair(replace(find_pair(None, *map(str, llama_pair)), draft_vocab=str(file)), CPU)
 
 
 def test_logits_end_with_the_tokenizers_vocabulary(llama_pair):

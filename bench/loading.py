@@ -1,0 +1,133 @@
+"""Loading a pair of models so that it is ready to decode."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from bench.draft_vocab import read_vocab, reduce_head
+from bench.errors import BenchError
+from bench.models import load_model, load_tokenizer, local_folder, prune
+from bench.pairs import DTYPES, PairSpec, Placement
+from methods import Engine
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A loaded pair. `draft` is None for runs of `ar` alone."""
+
+    spec: PairSpec
+    target: Engine
+    draft: Engine | None
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+    context_limit: int
+    draft_dtype: str
+    ignored_generation_config: Mapping[str, Any]
+
+
+def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) -> Pair:
+    """Loads both models and checks that they belong together.
+
+    Raises:
+        BenchError, MethodError: a model that cannot be found or loaded, or a draft that does not belong to the target.
+    """
+    tokenizer = load_tokenizer(spec.target)
+    if with_draft and ":" not in spec.draft:
+        check_tokenizers(tokenizer, load_tokenizer(spec.draft), spec)
+    vocab = max(tokenizer.get_vocab().values()) + 1
+    target = load_model(spec.target, placement, DTYPES[placement.dtype])
+    draft_dtype = spec.draft_dtype if spec.draft_dtype and placement.device == "cpu" else placement.dtype
+    shared = spec.draft.startswith("pruned:") and draft_dtype == placement.dtype and not spec.draft_vocab
+    draft = token_ids = None
+    # A draft with weights of its own is loaded before the target's engine packs the head that a student's is made
+    # from; a pruned one after it, so that both share the packed weights.
+    if with_draft and not shared:
+        draft, token_ids = load_draft(spec, placement, DTYPES[draft_dtype], target, vocab)
+    engine = Engine(target, vocab_size=vocab)
+    if with_draft and shared:
+        draft = prune(target, spec.draft.removeprefix("pruned:"))
+    draft_engine = draft and Engine(draft, vocab_size=vocab if token_ids is None else None, token_ids=token_ids)
+    return Pair(
+        spec,
+        engine,
+        draft_engine,
+        tokenizer,
+        eos_ids(target, tokenizer),
+        min(e.context_limit for e in (engine, draft_engine) if e),
+        draft_dtype,
+        ignored_generation_config(target),
+    )
+
+
+def load_draft(
+    spec: PairSpec,
+    placement: Placement,
+    dtype: torch.dtype,
+    target: PreTrainedModel,
+    vocab: int,
+    full_head: bool = False,
+) -> tuple[PreTrainedModel, torch.Tensor | None]:
+    """A draft with weights of its own, and the token ids of its head's rows (None: all of them, as with
+    `full_head`)."""
+    if spec.draft.startswith("student:"):
+        from methods.training.student_file import load_student  # needed only for drafts distilled by this project
+
+        return load_student(student_folder(spec.draft), target, dtype, full_head=full_head)
+    if spec.draft.startswith("pruned:"):
+        draft = prune(load_model(spec.target, placement, dtype), spec.draft.removeprefix("pruned:"))
+    else:
+        draft = load_model(spec.draft, placement, dtype)
+    if not spec.draft_vocab or full_head:
+        return draft, None
+    token_ids = read_vocab(Path(spec.draft_vocab), vocab)
+    return reduce_head(draft, token_ids), token_ids
+
+
+def student_folder(draft: str) -> Path:
+    """ "student:NAME": a folder that ships in methods/weights/, or else a path."""
+    name = draft.removeprefix("student:")
+    shipped = Path(str(files("methods").joinpath("weights", name)))
+    return shipped if shipped.is_dir() else Path(name)
+
+
+def weights_folder(source: str) -> Path | None:
+    """The local folder with a model's weights; None for a pruned draft, whose weights are the target's."""
+    if source.startswith("pruned:"):
+        return None
+    if source.startswith("student:"):
+        return student_folder(source)
+    return local_folder(source)
+
+
+def check_tokenizers(target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase, spec: PairSpec) -> None:
+    """Raises BenchError unless both tokenizers give every token the same id: verification compares ids."""
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    differing = (
+        sorted((ours.keys() | theirs.keys()), key=lambda t: (ours.get(t, theirs.get(t)), t)) if ours != theirs else ()
+    )
+    for token in differing:
+        if ours.get(token) != theirs.get(token):
+            raise BenchError(
+                f"the tokenizers of {spec.target} and {spec.draft} differ: {token!r} is {ours.get(token, 'unknown')} "
+                f"in the target's and {theirs.get(token, 'unknown')} in the draft's; use a --draft of the same family"
+            )
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """All ids that end an output: the generation config may list several."""
+    listed = model.generation_config.eos_token_id if model.generation_config else None
+    ids = {*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id}
+    return frozenset(ids - {None})
+
+
+def ignored_generation_config(model: PreTrainedModel) -> dict[str, Any]:
+    """What the model's generation config would change about decoding; only the command line decides here, for both
+    models alike, and the run records what was left out."""
+    config = model.generation_config.to_diff_dict() if model.generation_config else {}
+    names = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size")
+    return {name: config[name] for name in names if name in config}
