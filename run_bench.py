@@ -154,10 +154,10 @@ def run_config(args: argparse.Namespace):
 
 def do_run(config, args: argparse.Namespace) -> int:
     from bench.closing import report
-    from bench.run import Interrupted, run
+    from bench.run import Interrupted, resume, run
 
     try:
-        print(report(run(config, args.out, args.resume)))
+        print(report(resume(args.out, args.resume) if args.resume else run(config, args.out)))
     except Interrupted as interrupted:
         where = "" if args.out == Path("results") else f" --out {args.out}"
         print(f"Interrupted; go on with: python run_bench.py --resume {interrupted}{where}", file=sys.stderr)
@@ -191,17 +191,9 @@ def main(argv: list[str] | None = None) -> int:
     if not argv or argv[0] not in VERBS:
         argv = ["run", *argv]
     args = build_parser().parse_args(argv)
-    from bench.errors import BenchError
-    from methods import MethodError
-    from tasks import TaskError
+    from bench.errors import answer_mistakes
 
-    try:
-        return dispatch(args)
-    except (BenchError, MethodError, TaskError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    return answer_mistakes(lambda: dispatch(args))
 
 
 if __name__ == "__main__":

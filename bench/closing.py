@@ -3,13 +3,7 @@
 from typing import Any
 
 from bench.store import RunFolder
-from bench.summary import render, summarise
-from tasks import get_task
-
-_READING = (
-    "tokens/s and speedup include prefill; accepted = accepted / drafted; draft, pre-verify, verify and other are shares "
-    "of decode time; intervals: paired bootstrap over samples."
-)
+from bench.summary import NOTES, render, summarise
 
 
 def report(folder: RunFolder) -> str:
@@ -17,9 +11,13 @@ def report(folder: RunFolder) -> str:
     info, samples = folder.info(), folder.read("samples")
     if samples.empty:
         return f"{folder.path}: no finished sample yet"
-    lines = [render(summarise(samples)), "", *_provenance(info), _READING]
+    lines = [render(summarise(samples)), "", *_provenance(info), NOTES]
     notes = [f"{name}: {note}" for name, task in info["tasks"].items() for note in task["notes"]]
-    lines += [f"Note: {note}" for note in dict.fromkeys(notes + _score_notes(info))]
+    if info["resumed_with"]:
+        notes.append(
+            "the run was resumed on another machine or version (resumed_with in run.json): times do not compare"
+        )
+    lines += [f"Note: {note}" for note in dict.fromkeys(notes)]
     lines.append(f"Files: {folder.path}/run.json, samples.parquet, steps.parquet")
     return "\n".join(lines)
 
@@ -47,8 +45,3 @@ def describe_device(device: str, environment: dict[str, Any]) -> str:
     return (
         f"{device} ({environment['gpu'] or str(environment['cpu']) + ', ' + str(environment['threads']) + ' threads'})"
     )
-
-
-def _score_notes(info: dict[str, Any]) -> list[str]:
-    notes = ((name, get_task(name).score_note()) for name in info["tasks"])
-    return [f"{name}: {note}" for name, note in notes if note]

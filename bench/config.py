@@ -2,12 +2,15 @@
 
 import dataclasses
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.errors import BenchError
 from bench.pairs import PairSpec, Placement
-from methods import Sampling
+from methods import METHODS, Sampling
+
+_DISTINCT = {"pair": "name it once", "task": "name it once", "method": "give each a label of its own"}
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,15 @@ class MethodEntry:
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises BenchError for a label that would mislead: rows are told apart by it, and `ar` is the baseline."""
+        if not re.fullmatch(r"[\w.+-]+", self.label):
+            raise BenchError(f"the label '{self.label}' may hold letters, digits and . + - _ only")
+        if self.label != self.method and (self.label in METHODS or self.method == "ar"):
+            raise BenchError(
+                f"the label '{self.label}' for the method '{self.method}' misleads; leave it out or choose another"
+            )
 
 
 @dataclass(frozen=True)
@@ -50,10 +62,18 @@ class RunConfig:
             raise BenchError(
                 "nothing to run: name at least one of --method and one of --task (see: run_bench.py ls tasks)"
             )
-        labels = [entry.label for entry in self.methods]
-        repeated = {label for label in labels if labels.count(label) > 1}
-        if repeated:
-            raise BenchError(f"the method '{repeated.pop()}' is listed twice; give each its own label")
+        if self.prompt not in ("auto", "chat", "base"):
+            raise BenchError(f"--prompt {self.prompt}: use auto, chat or base")
+        for entry in self.methods:
+            entry.check()
+        for what, names in (
+            ("pair", [pair.name for pair in self.pairs]),
+            ("task", list(self.tasks)),
+            ("method", [entry.label for entry in self.methods]),
+        ):
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise BenchError(f"the {what} '{twice[0]}' is listed twice; {_DISTINCT[what]}")
 
     @property
     def sampling(self) -> Sampling:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from bench.errors import BenchError
+from bench.errors import BenchError, answer_mistakes
 from bench.store import RunFolder
 
 
@@ -66,12 +66,8 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of runs on training prompts")
     parser.add_argument("--size", type=int, default=8192, help="tokens to keep (default: 8192)")
     args = parser.parse_args()
-    try:
-        print(json.dumps(most_frequent(args.runs, args.size)))
-    except BenchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    print(json.dumps(most_frequent(args.runs, args.size)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(answer_mistakes(main))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "numpy", "pandas", "pyarrow", "scipy")
+LIBRARIES = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy", "pandas", "pyarrow", "scipy")
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -24,6 +24,7 @@ def environment(device: str) -> dict[str, Any]:
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+        "gpus": torch.cuda.device_count() if device.startswith("cuda") else 0,
     }
 
 

@@ -1,5 +1,22 @@
-"""What a user, not a programmer, has caused in running and measuring."""
+"""What a user, not a programmer, has caused, and how it is answered."""
+
+import sys
+from collections.abc import Callable
 
 
 class BenchError(ValueError):
     """A user's mistake. The message is one line that says what was wrong and what to type instead."""
+
+
+def answer_mistakes(main: Callable[[], int | None]) -> int:
+    """Runs a command; a user's mistake becomes one line on stderr and exit code 2, Ctrl-C exit code 130."""
+    from methods import MethodError
+    from tasks import TaskError
+
+    try:
+        return main() or 0
+    except (BenchError, MethodError, TaskError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

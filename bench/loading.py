@@ -14,6 +14,7 @@ from bench.errors import BenchError
 from bench.models import load_model, load_tokenizer, local_folder, prune
 from bench.pairs import DTYPES, PairSpec, Placement
 from methods import Engine
+from methods.packing import multiplies_bfloat16
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
         BenchError, MethodError: a model that cannot be found or loaded, or a draft that does not belong to the target.
     """
     tokenizer = load_tokenizer(spec.target)
-    if with_draft and ":" not in spec.draft:
+    if with_draft and not spec.draft.startswith(("student:", "pruned:")):
         check_tokenizers(tokenizer, load_tokenizer(spec.draft), spec)
-    vocab = max(tokenizer.get_vocab().values()) + 1
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
-    draft_dtype = spec.draft_dtype if spec.draft_dtype and placement.device == "cpu" else placement.dtype
+    vocab = min(max(tokenizer.get_vocab().values()) + 1, head_rows(target))
+    draft_dtype = draft_precision(spec, placement)
     shared = spec.draft.startswith("pruned:") and draft_dtype == placement.dtype and not spec.draft_vocab
     draft = token_ids = None
     # A draft with weights of its own is loaded before the target's engine packs the head that a student's is made
@@ -51,7 +52,10 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
     engine = Engine(target, vocab_size=vocab)
     if with_draft and shared:
         draft = prune(target, spec.draft.removeprefix("pruned:"))
-    draft_engine = draft and Engine(draft, vocab_size=vocab if token_ids is None else None, token_ids=token_ids)
+    if draft and draft.get_input_embeddings().weight.shape[0] < vocab:
+        raise BenchError(f"{spec.draft} knows fewer tokens than {spec.target}; use a --draft of the same family")
+    own_vocab = None if token_ids is not None or not draft else min(vocab, head_rows(draft))
+    draft_engine = draft and Engine(draft, vocab_size=own_vocab, token_ids=token_ids)
     return Pair(
         spec,
         engine,
@@ -62,6 +66,20 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
         draft_dtype,
         ignored_generation_config(target),
     )
+
+
+def head_rows(model: PreTrainedModel) -> int:
+    """Tokens that a model can say."""
+    return model.get_output_embeddings().out_features
+
+
+def draft_precision(spec: PairSpec, placement: Placement) -> str:
+    """The draft's dtype by name: its own on a CPU that multiplies in it, else the target's."""
+    if placement.device != "cpu" or not spec.draft_dtype:
+        return placement.dtype
+    if spec.draft_dtype == "bfloat16" and not multiplies_bfloat16():
+        return placement.dtype
+    return spec.draft_dtype
 
 
 def load_draft(

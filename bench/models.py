@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from bench.errors import BenchError
@@ -45,9 +45,9 @@ def load_model(source: str, placement, dtype: torch.dtype) -> PreTrainedModel:
         BenchError: the model cannot be found or loaded, or does not fit.
     """
     folder = locate(source)
-    where = {"device_map": placement.device_map} if placement.device_map else {}
-    model = _loading(source, lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **where))
-    return (model if where else model.to(placement.device)).eval()
+    # On CUDA the weights go to the card as they are read, never through a whole copy in host memory.
+    where = {} if placement.device == "cpu" else {"device_map": placement.device_map or placement.device}
+    return _loading(source, lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **where)).eval()
 
 
 def _loading(source: str, load):
@@ -162,8 +162,12 @@ def prune(target: PreTrainedModel, layers: str) -> PreTrainedModel:
     """The target without the given layers ("3,4,5"), sharing all its weights.
 
     Raises:
-        BenchError: not a list of the target's layers.
+        BenchError: not a list of the target's layers, or a target whose weights are moved about by hooks.
     """
+    if any(hasattr(module, "_hf_hook") for module in target.modules()):
+        raise BenchError(
+            "a pruned draft shares its target's weights, which must lie on one device; leave out --device-map"
+        )
     count = target.config.num_hidden_layers
     try:
         dropped = {int(layer) for layer in layers.split(",")}
@@ -179,7 +183,9 @@ def prune(target: PreTrainedModel, layers: str) -> PreTrainedModel:
         draft.config.layer_types = [draft.config.layer_types[i] for i in kept]
     decoder = _shallow(target.get_decoder())
     decoder.config = draft.config
-    decoder.layers = torch.nn.ModuleList(_renumbered(decoder.layers[i], position) for position, i in enumerate(kept))
+    decoder.layers = torch.nn.ModuleList(
+        _renumbered(decoder.layers[i], position, draft.config) for position, i in enumerate(kept)
+    )
     name = next(name for name, child in target.named_children() if child is target.get_decoder())
     setattr(draft, name, decoder)
     # The head is the same matrix, but as a module of its own: an engine listens at its head.
@@ -196,10 +202,11 @@ def _shallow(module: torch.nn.Module) -> torch.nn.Module:
     return twin
 
 
-def _renumbered(layer: torch.nn.Module, index: int) -> torch.nn.Module:
-    """The layer at another depth: attention finds its cache by `layer_idx`."""
+def _renumbered(layer: torch.nn.Module, index: int, config: PretrainedConfig) -> torch.nn.Module:
+    """The layer at another depth: attention finds its cache by `layer_idx`, and its implementation in the config."""
     twin = _shallow(layer)
     twin.self_attn = _shallow(layer.self_attn)
+    twin.self_attn.config = config
     for module in (twin, twin.self_attn):
         if hasattr(module, "layer_idx"):
             module.layer_idx = index

@@ -78,13 +78,16 @@ def place(device: str, dtype: str, device_map: str = "") -> Placement:
     try:
         kind = torch.device(device)
     except RuntimeError:
-        raise BenchError(f"--device {device}: expected auto, cpu, cuda or cuda:N") from None
+        kind = torch.device("meta")
+    if kind.type not in ("cpu", "cuda"):
+        raise BenchError(f"--device {device}: expected auto, cpu, cuda or cuda:N")
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
-        raise BenchError(
-            f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
-        )
+        count = torch.cuda.device_count()
+        raise BenchError(f"--device {device}: this machine has {count} CUDA devices; use --device cpu")
+    if device_map and kind.type != "cuda":
+        raise BenchError(f"--device-map {device_map} spreads a model over CUDA devices; leave it out on CPU")
     if dtype == "auto":
         dtype = "bfloat16" if kind.type == "cuda" else "float32"
     if dtype not in DTYPES:
         raise BenchError(f"--dtype {dtype}: expected auto, {', '.join(DTYPES)}")
-    return Placement(device, dtype, device_map)
+    return Placement("cpu" if kind.type == "cpu" else device, dtype, device_map)

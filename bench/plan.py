@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.config import RunConfig
@@ -25,7 +26,7 @@ class LoadedTask:
         return {
             "version": self.task.version,
             "source": self.loaded.source,
-            "notes": list(self.loaded.notes),
+            "notes": [*self.loaded.notes, *filter(None, [self.task.score_note()])],
             "samples": len(self.loaded.samples),
             "ids": hashlib.sha256(ids.encode()).hexdigest()[:16],
         }
@@ -72,7 +73,12 @@ def prompts(config: RunConfig, tasks: list[LoadedTask], pair: Pair, first: int) 
         )
     made = []
     for task in tasks:
-        rule = StopRule(config.max_new_tokens, pair.eos_ids, task.task.stop(chat), pair.tokenizer.decode)
+        rule = StopRule(
+            config.max_new_tokens,
+            pair.eos_ids,
+            task.task.stop(chat),
+            partial(pair.tokenizer.decode, skip_special_tokens=True),
+        )
         for sample in task.loaded.samples:
             encoded = encode(task.task, sample, pair.tokenizer, chat=chat, max_prompt_tokens=room)
             made.append(Prompt(first + len(made), task, sample, encoded, rule))

@@ -8,12 +8,14 @@ often, on the target's own greedy outputs to training prompts.
 
 import argparse
 import os
+import sys
 from dataclasses import dataclass
 
 import torch
 from tqdm import tqdm
 
 from bench.config import MethodEntry, RunConfig
+from bench.errors import answer_mistakes
 from bench.loading import load_pair
 from bench.models import prune
 from bench.pairs import find_pair, place
@@ -94,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(answer_mistakes(main))

@@ -32,6 +32,7 @@ def sample_row(
         # What the step timers did not see (the loop around them) is "other" too, so that the parts add up to decode_s.
         "other_s": decoded.decode_s - sum(parts.values()),
         "target_forwards": decoded.target_forwards,
+        "target_tokens": decoded.target_tokens,
         "draft_forwards": decoded.draft_forwards,
         "steps": len(decoded.steps),
         "drafted": sum(step.drafted for step in decoded.steps),

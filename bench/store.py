@@ -4,6 +4,7 @@ While a run is going on, every finished sample (all of its methods and repeats, 
 two small parquet files under parts/, renamed into place once they are complete. `finish` joins them.
 """
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from bench.errors import BenchError
 from bench.schema import SAMPLES, STEPS, arrow_schema
 
 # In the order in which they are written: a sample, or a run, counts as stored once its samples are.
+_INFO_KEYS = {"run_id", "status", "config", "environment", "resumed_with", "tasks", "pairs"}
 TABLES = {"steps": STEPS, "samples": SAMPLES}
 
 
@@ -86,13 +88,41 @@ class RunFolder:
             BenchError: missing or broken.
         """
         try:
-            return json.loads((self.path / "run.json").read_text())
+            info = json.loads((self.path / "run.json").read_text())
+            return info if info.keys() >= _INFO_KEYS else self._foreign()
         except FileNotFoundError:
             raise BenchError(
                 f"{self.path} is not a run's folder: it has no run.json; see `ls {self.path.parent}`"
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError, NotADirectoryError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
             raise BenchError(f"{self.path / 'run.json'} is broken ({error}); start the run anew") from None
+        except AttributeError:
+            return self._foreign()
+
+    def _foreign(self):
+        raise BenchError(f"{self.path / 'run.json'} was not written by this version of the project; start the run anew")
+
+    @contextmanager
+    def locked(self):
+        """Keeps other processes out of the folder while the block runs.
+
+        Raises:
+            BenchError: another process is in it.
+        """
+        lock = self.path / "run.lock"
+        try:
+            file = open(lock, "w")
+        except OSError as error:
+            raise BenchError(f"{self.path}: cannot write there ({error.strerror})") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BenchError(f"{self.path} is in use by another process; wait for it, or start a new run") from None
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
 
     def write_info(self, info: dict[str, Any]) -> None:
         with atomic(self.path / "run.json") as scratch:

@@ -47,29 +47,35 @@ def _speedup(own: pd.DataFrame, baseline: pd.DataFrame) -> dict:
 
 
 def render(summary: pd.DataFrame) -> str:
-    """The summary as a Markdown table."""
+    """The summary as a Markdown table; `NOTES` says what its columns mean."""
     several_pairs = summary.pair.nunique() > 1
     rows = []
     for row in summary.itertuples():
+        shares = (row.draft_share, row.preverify_share, row.verify_share, row.other_share)
         rows.append(
             {
                 **({"pair": row.pair} if several_pairs else {}),
                 "task": row.task,
                 "method": row.method,
-                "tokens/s": f"{row.tokens_per_s:.1f}",
+                "tok/s": f"{row.tokens_per_s:.1f}",
+                "decode": f"{row.decode_tokens_per_s:.1f}",
                 "speedup [95 %]": _interval(row),
-                "tokens/target pass": f"{row.tokens_per_target_forward:.2f}",
-                "accepted": _percent(row.acceptance_rate),
-                "target passes": row.target_forwards,
-                "draft passes": row.draft_forwards,
-                "draft": _percent(row.draft_share),
-                "pre-verify": _percent(row.preverify_share),
-                "verify": _percent(row.verify_share),
-                "other": _percent(row.other_share),
-                "score": f"{row.metric} {row.score:.2f}" if row.score == row.score else "–",
+                "tok/pass": f"{row.tokens_per_target_forward:.2f}",
+                "accepted": f"{100 * row.acceptance_rate:.0f} %" if row.acceptance_rate == row.acceptance_rate else "–",
+                "target": row.target_forwards,
+                "draft": row.draft_forwards,
+                "time in %": " / ".join(f"{100 * share:.0f}" for share in shares),
+                row.metric or "score": f"{row.score:.2f}" if row.score == row.score else "–",
             }
         )
-    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
+    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
+
+
+NOTES = (
+    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: accepted / drafted. "
+    "target, draft: forward passes after prefill. time in %: draft / pre-verification / verify / other, of decode time. "
+    "Intervals: paired bootstrap over samples."
+)
 
 
 def _interval(row) -> str:
@@ -79,7 +85,3 @@ def _interval(row) -> str:
         return "1"
     bounds = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" if row.speedup_low == row.speedup_low else ""
     return f"{row.speedup:.2f}{bounds}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %" if share == share else "–"

@@ -57,6 +57,9 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
     for key in ("tasks", "methods"):
         if not table.get(key):
             raise BenchError(f"{path}: '{key}' is missing or empty")
+    for key in ("tasks", "pairs"):
+        if not all(isinstance(name, str) for name in table.get(key, ())):
+            raise BenchError(f"{path}: {key} must list names in quotes")
     limit = table.pop("limit", 8)
     return RunConfig(
         pairs=tuple(find_pair(name) for name in table.pop("pairs", ["smollm2-135m"])),
@@ -72,13 +75,13 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
 def _methods(path: Path, rows: list[Any]) -> tuple[MethodEntry, ...]:
     entries = []
     for row in rows:
-        if (
-            not isinstance(row, dict)
-            or not isinstance(row.get("method"), str)
-            or row.keys() - {"method", "label", "settings"}
-        ):
-            raise BenchError(f"{path}: each [[methods]] table takes method, label and settings; found {row!r}")
-        entries.append(MethodEntry(row["method"], row.get("label", row["method"]), row.get("settings", {})))
+        entry = {"label": row.get("method"), "settings": {}, **row} if isinstance(row, dict) else {}
+        kinds = {name: type(value) for name, value in entry.items()}
+        if kinds != {"method": str, "label": str, "settings": dict}:
+            raise BenchError(
+                f"{path}: a [[methods]] table takes method and label, in quotes, and settings; found {row!r}"
+            )
+        entries.append(MethodEntry(**entry))
     return tuple(entries)
 
 

@@ -9,6 +9,7 @@ prints the ratios of tokens per second with their intervals: `ar` over `generate
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
 
 import pandas as pd
@@ -19,6 +20,7 @@ from tqdm import tqdm
 from bench.closing import describe_device
 from bench.config import MethodEntry, RunConfig
 from bench.environment import environment
+from bench.errors import answer_mistakes
 from bench.loading import load_draft, load_pair
 from bench.models import load_model
 from bench.pairs import DTYPES, find_pair, place
@@ -63,8 +65,8 @@ def theirs(target, pair, config: RunConfig, assistant=None, gamma: int = 0) -> D
             do_sample=False,
             repetition_penalty=1.0,
             max_new_tokens=config.max_new_tokens,
-            eos_token_id=sorted(pair.eos_ids),
-            pad_token_id=min(pair.eos_ids),
+            eos_token_id=sorted(pair.eos_ids) or None,
+            pad_token_id=0,
             **extra,
         )
         return out[0, len(prompt) :].tolist(), synchronised_clock(target.device) - start, float("nan")
@@ -148,4 +150,4 @@ def _table(runs: pd.DataFrame, config: RunConfig, gamma: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(answer_mistakes(main))

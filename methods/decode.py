@@ -13,6 +13,8 @@ from methods.stopping import StopRule
 from methods.timer import StepTimer, synchronised_clock
 from methods.verification import verify
 
+_DRAFT_STREAM = 0x5EED
+
 
 @dataclass(frozen=True)
 class Step:
@@ -41,6 +43,7 @@ class Decoded:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     target_forwards: int = 0
+    target_tokens: int = 0
     draft_forwards: int = 0
 
     @property
@@ -56,6 +59,9 @@ class Decoder:
     drafter: Drafter | None
     sampling: Sampling
 
+    def _clock(self) -> float:
+        return synchronised_clock(self.target.device, *([self.drafter.device] if self.drafter else []))
+
     @torch.inference_mode()
     def decode(self, prompt: list[int], stop: StopRule, policy: LengthPolicy | None, seed: int = 0) -> Decoded:
         """Decodes a tokenised prompt of at least one token.
@@ -67,9 +73,9 @@ class Decoder:
             IndexError: never for prompts that fit `context_limit` less `stop.max_new_tokens`.
         """
         out = Decoded()
-        start = synchronised_clock(self.target.device)
+        start = self._clock()
         generator = self._prefill(prompt, stop.max_new_tokens, policy, seed)
-        ready = synchronised_clock(self.target.device)
+        ready = self._clock()
         timer = StepTimer(self.target.device)
         unread = [prompt[-1]]
         end = None
@@ -78,8 +84,8 @@ class Decoder:
             out.steps.append(step)
         del out.tokens[end[0] :]
         out.finish_reason = end[1]
-        out.prefill_s, out.decode_s = ready - start, synchronised_clock(self.target.device) - ready
-        out.target_forwards = self.target.forwards
+        out.prefill_s, out.decode_s = ready - start, self._clock() - ready
+        out.target_forwards, out.target_tokens = self.target.forwards, self.target.tokens
         out.draft_forwards = self.drafter.forwards if self.drafter else 0
         return out
 
@@ -92,9 +98,8 @@ class Decoder:
         if len(tokens):
             self.target.prefill(tokens)
         if self.drafter:
-            # Draft and verification draw from two streams, so that they can live on two devices.
-            draft_generator = torch.Generator(self.target.device).manual_seed(seed ^ 0x5EED)
-            self.drafter.prefill(tokens, capacity, min(policy.gamma_max, max_new_tokens), draft_generator)
+            # Draft and verification draw from streams of their own: they may live on two devices.
+            self.drafter.prefill(tokens, capacity, min(policy.gamma_max, max_new_tokens), seed ^ _DRAFT_STREAM)
         return torch.Generator(self.target.device).manual_seed(seed)
 
     def _step(
@@ -104,13 +109,13 @@ class Decoder:
         the end if the output ends in it."""
         forwards = self.drafter.forwards if self.drafter else 0
         draft, stop_reason = None, ""
+        read = torch.tensor(unread, device=self.target.device)
         if self.drafter:
             # The target's own token takes the last place, so a draft never runs past the length limit.
             draft = self.drafter.begin(unread)
             stop_reason = self._draft(draft, policy, stop.max_new_tokens - len(tokens) - 1, timer)
         drafted = draft.length if draft else 0
         timer.lap("other")
-        read = torch.tensor(unread, device=self.target.device)
         if drafted:
             read = torch.cat([read, draft.tokens[:drafted].to(self.target.device)])
         logits = self.target.forward(read, keep=drafted + 1).logits
@@ -119,13 +124,12 @@ class Decoder:
 
         self.target.rollback(drafted - verdict.accepted)
         if self.drafter:
-            self.drafter.end(verdict.accepted)
+            self.drafter.end(verdict.tokens, verdict.accepted)
             policy.observe(drafted, verdict.accepted)
         before = len(tokens)
         tokens += (*verdict.tokens[: verdict.accepted], verdict.next_token)
         end = stop.cut(tokens, before)
-        confidence = draft.confidence[:drafted].tolist() if drafted else []
-        entropy = draft.entropy[:drafted].tolist() if drafted else []
+        confidence, entropy = draft.numbers() if drafted else ([], [])
         timer.lap("other")
         seconds = timer.read()
         step = Step(

@@ -10,12 +10,11 @@ class Draft:
     Only `length` entries of each buffer are valid.
 
     Attributes:
-        tokens: (capacity,) token ids.
-        confidence: (capacity,) q_i(d_i), the draft model's probability of its own token.
-        entropy: (capacity,) H(q_i) in nats.
-        hidden: (capacity, hidden) final hidden state from which each token was drawn.
-        probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when greedy. Overwritten on every
-            step; the row after the last token is zero, so that the bonus token's residual is p - 0 (see `verification`).
+        tokens: (capacity,) token ids. confidence: (capacity,) q_i(d_i), the draft model's probability of its own
+            token. entropy: (capacity,) H(q_i) in nats. hidden: (capacity, hidden) final hidden state from which each
+            token was drawn. probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when
+            greedy. Overwritten on every
+            step.
         token_ids: (columns,) ids of the columns of `probs`, or None when they are the ids themselves.
     """
 
@@ -23,7 +22,8 @@ class Draft:
         precise = dtype if dtype == torch.float64 else torch.float32
         self.capacity, self.length, self.token_ids = capacity, 0, token_ids
         self.tokens = torch.zeros(capacity, dtype=torch.long, device=device)
-        self.confidence, self.entropy = torch.zeros(2, capacity, dtype=precise, device=device)
+        self._numbers = torch.zeros(2, capacity, dtype=precise, device=device)
+        self.confidence, self.entropy = self._numbers
         self.hidden = torch.zeros(capacity, hidden, dtype=dtype, device=device)
         self.probs = torch.zeros(capacity + 1, columns, dtype=precise, device=device) if keep_probs else None
 
@@ -38,15 +38,19 @@ class Draft:
             self.probs[i : i + 1] = probs
         self.length += 1
 
+    def numbers(self) -> tuple[list[float], list[float]]:
+        """Confidence and entropy of the draft's tokens on the host, in one transfer."""
+        confidence, entropy = self._numbers[:, : self.length].tolist()
+        return confidence, entropy
+
     def clear(self) -> None:
         """Starts the next step."""
         self.length = 0
 
     def distribution(self, row: torch.Tensor, vocab: int) -> torch.Tensor:
-        """q (vocab,) at `row` (1,), over the target's whole vocabulary; zero for tokens that the draft cannot propose
-        and for the row after the last draft token."""
-        self.probs[self.length] = 0
-        probs = self.probs.index_select(0, row)[0]
+        """q (vocab,) at `row` (1,), over the target's whole vocabulary. Zero for tokens that the draft cannot
+        propose, and in the row after the last draft token, where the bonus token's residual is thus p itself."""
+        probs = self.probs.index_select(0, row)[0] * (row < self.length)
         if self.token_ids is None:
             return torch.nn.functional.pad(probs, (0, vocab - len(probs)))
         return probs.new_zeros(vocab).index_copy(0, self.token_ids, probs)

@@ -1,5 +1,6 @@
 """Drafters propose tokens block by block."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -10,11 +11,12 @@ from methods.sampling import Sampling
 
 
 class Drafter(Protocol):
-    """What the decode loop asks of a drafter. `forwards` counts its passes after prefill."""
+    """What the decode loop asks of a drafter. `forwards` counts its passes after prefill; `device` is where it runs."""
 
     forwards: int
+    device: torch.device
 
-    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, generator: torch.Generator) -> None:
+    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, seed: int) -> None:
         """Reads a prompt (n,), with room for `capacity` tokens in all and `draft_capacity` in one draft."""
 
     def begin(self, committed: list[int]) -> Draft:
@@ -23,8 +25,8 @@ class Drafter(Protocol):
     def extend(self, n: int) -> None:
         """Drafts the next block of n tokens."""
 
-    def end(self, accepted: int) -> None:
-        """Forgets the draft tokens after the first `accepted`."""
+    def end(self, tokens: Sequence[int], accepted: int) -> None:
+        """Forgets the draft's `tokens` after the first `accepted`."""
 
 
 class AutoregressiveDrafter:
@@ -42,9 +44,13 @@ class AutoregressiveDrafter:
     def forwards(self) -> int:
         return self.engine.forwards
 
-    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, generator: torch.Generator) -> None:
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, seed: int) -> None:
         self.engine.reset(capacity)
-        self.generator = generator
+        self.generator = torch.Generator(self.engine.device).manual_seed(seed)
         self.unread: list[int] = []
         self.draft = self._new_draft(draft_capacity)
         if len(prompt):
@@ -81,9 +87,8 @@ class AutoregressiveDrafter:
         column = self.sampling.draw(probs, self.generator)
         self.draft.append(column, self.engine.to_full(column), probs, out.hidden)
 
-    def end(self, accepted: int) -> None:
-        drafted = self.draft.length
-        if accepted < drafted:
-            self.engine.rollback(drafted - 1 - accepted)
-        elif drafted:
-            self.unread = self.draft.tokens[drafted - 1 : drafted].tolist()
+    def end(self, tokens: Sequence[int], accepted: int) -> None:
+        if accepted < len(tokens):
+            self.engine.rollback(len(tokens) - 1 - accepted)
+        elif tokens:
+            self.unread = [tokens[-1]]

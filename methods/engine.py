@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from methods.cache import rollback_cache
+from methods.errors import MethodError
 from methods.packing import pack_linears, use_grouped_attention
 
 # The cache grows in steps, so that a run over prompts of many lengths allocates a handful of times, not once per
@@ -39,6 +40,10 @@ class Engine:
     def __init__(self, model: PreTrainedModel, *, vocab_size: int | None = None, token_ids: torch.Tensor | None = None):
         self.model = use_grouped_attention(pack_linears(model)).eval()
         self.device = model.get_input_embeddings().weight.device
+        if self.device.type == "meta":
+            raise MethodError(
+                "--device-map puts a model's embedding on disk or host memory; use a map that keeps it on a card"
+            )
         self.vocab_size = vocab_size
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
         self.cache = rollback_cache(model.config, 0)
@@ -59,8 +64,8 @@ class Engine:
 
     @property
     def context_limit(self) -> int:
-        """Tokens that the model was trained to see at once."""
-        return self.model.config.get_text_config(decoder=True).max_position_embeddings
+        """Tokens that the model was trained to see at once; a million for models without such a limit (ALiBi)."""
+        return getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None) or 1_000_000
 
     def reset(self, capacity: int = 0) -> None:
         """Empties the cache, makes sure that it can hold `capacity` tokens, and zeroes the counters."""

@@ -8,6 +8,7 @@ memory bandwidth when the input has 2 to 16 rows, which is what verification doe
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 # One packed layout serves all batch sizes; a layout packed for few rows is pathologically slow for others.
@@ -29,11 +30,16 @@ class PackedLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
+def multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for bfloat16; without them oneDNN packs none, and float32 is faster."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def can_pack(linear: nn.Module) -> bool:
     return (
         type(linear) is nn.Linear
         and linear.weight.device.type == "cpu"
-        and linear.weight.dtype in (torch.float32, torch.bfloat16)
+        and (linear.weight.dtype == torch.float32 or linear.weight.dtype == torch.bfloat16 and multiplies_bfloat16())
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     )
@@ -55,11 +61,17 @@ def grouped_sdpa(module, query, key, value, attention_mask, dropout=0.0, scaling
     """Scaled-dot-product attention that never copies the KV cache for grouped-query models.
 
     `transformers` repeats keys and values once per query head whenever there is a mask: a copy of the whole cache per
-    layer and step. Here the heads that share a key are folded into the query's rows instead.
+    layer and step. Here the heads that share a key are folded into the query's rows instead; whatever a model asks for
+    beyond that (a position bias, a mask per head) is left to `transformers`.
     Shapes: query (1, heads, k, d), key and value (1, kv_heads, n, d), mask (1, 1, k, n) or None -> (1, k, heads, d).
     """
     batch, heads, rows, dim = query.shape
     group = heads // key.shape[1]
+    unusual = any(kwargs.get(name) is not None for name in ("position_bias", "softcap", "s_aux"))
+    if unusual or (attention_mask is not None and attention_mask.shape[1] != 1):
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, is_causal=is_causal, **kwargs
+        )
     causal = attention_mask is None and rows > 1
     if causal and group > 1:  # a prefill: no cache to copy yet, and the causal kernel needs one row per token
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)

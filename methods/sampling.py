@@ -7,6 +7,8 @@ from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWa
 
 from methods.errors import MethodError
 
+_COLDEST = 0.01  # colder distributions are greedy but for ties, and soon overflow
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -24,8 +26,8 @@ class Sampling:
     top_p: float = 1.0
 
     def __post_init__(self):
-        if not 0 <= self.temperature < float("inf"):
-            raise MethodError(f"--temperature must be 0 (greedy) or positive, not {self.temperature}")
+        if not (self.temperature == 0 or _COLDEST <= self.temperature < float("inf")):
+            raise MethodError(f"--temperature must be 0 (greedy) or at least {_COLDEST}, not {self.temperature}")
         if self.top_k < 0:
             raise MethodError(f"--top-k must be 0 (off) or positive, not {self.top_k}")
         if not 0 < self.top_p <= 1:
@@ -58,4 +60,12 @@ class Sampling:
         """probs (k, vocab) -> columns (k,): the most probable one when greedy, else a random draw."""
         if self.greedy:
             return probs.argmax(-1)
-        return torch.multinomial(probs, 1, generator=generator)[:, 0]
+        return draw(probs, generator)
+
+
+def draw(weights: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Columns (k,) drawn in proportion to weights (k, vocab), which need not add up to 1.
+
+    The exponential race that `torch.multinomial` runs too, without its two checks on the host per call.
+    """
+    return (weights / torch.empty_like(weights).exponential_(generator=generator)).argmax(-1)

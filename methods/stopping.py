@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-# A stop string of n characters lies within the last n tokens, but for tokens that hold no whole character.
+# A stop string of n bytes lies within the last n tokens, but for special tokens, which hold no text.
 _SPARE_TOKENS = 8
 
 
@@ -36,7 +36,7 @@ class StopRule:
         return None
 
     def _completes_string(self, tokens: Sequence[int], end: int) -> bool:
-        window = max(map(len, self.strings)) + _SPARE_TOKENS
+        window = max(len(string.encode()) for string in self.strings) + _SPARE_TOKENS
         text = self.decode(tokens[max(0, end - window) : end])
         return any(string in text for string in self.strings)
 

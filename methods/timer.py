@@ -41,8 +41,9 @@ class StepTimer:
         return seconds
 
 
-def synchronised_clock(device: torch.device) -> float:
-    """`time.perf_counter()` once the device has finished all work given to it."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def synchronised_clock(*devices: torch.device) -> float:
+    """`time.perf_counter()` once the devices have finished all work given to them."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
     return time.perf_counter()

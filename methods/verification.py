@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from methods.draft import Draft
-from methods.sampling import Sampling
+from methods.sampling import Sampling, draw
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _greedy(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, t
 
 def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, generator: torch.Generator):
     if draft is None or draft.length == 0:
-        return tokens.new_zeros(1), torch.multinomial(p[0], 1, generator=generator)
+        return tokens.new_zeros(1), draw(p[:1], generator)
     k = draft.length
     p_of_tokens = p[:k].gather(1, tokens[:, None])[:, 0]
     q_of_tokens = draft.confidence[:k].to(p.device)
@@ -61,4 +61,4 @@ def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, gener
     residual = (p_next - q_next).clamp(min=0)
     # Rounding can leave nothing when p and q are equal up to the last bit; then p is the residual, to that precision.
     residual = torch.where(residual.sum() > 0, residual, p_next)
-    return accepted, torch.multinomial(residual, 1, generator=generator)
+    return accepted, draw(residual[None], generator)

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate import dispatch_model
 from transformers import AutoModelForCausalLM
 
 from bench.errors import BenchError
 from bench.loading import eos_ids, load_pair
-from bench.models import prune
+from bench.models import load_model, prune
 from bench.pairs import Placement, find_pair, place, registry
 from methods import Decoder, Engine, Sampling, StopRule, get_method
+from methods.packing import PackedLinear, can_pack
 from tests.bench.test_run import config
 from tests.conftest import save_pair, tiny_tokenizer
 from tests.methods.models import ARCHITECTURES, tiny_model
@@ -160,15 +162,47 @@ def test_prompt_and_output_must_fit_the_context(tmp_path):
     assert not list((tmp_path / "results").iterdir())
 
 
-def test_a_device_map_gives_the_same_tokens(llama_pair):
-    """Weights placed by accelerate keep their own linears, as its hooks may move them."""
+def test_a_model_placed_by_hooks_gives_the_same_tokens(llama_pair):
+    """accelerate's hooks move weights about: its linears are left as they are, and a pruned draft cannot share them."""
+    spec = find_pair(None, *map(str, llama_pair))
+    plain = load_pair(spec, CPU)
+    hooked = dispatch_model(load_model(spec.target, CPU, torch.float32), {"": "cpu"}, force_hooks=True)
+    engine = Engine(hooked, vocab_size=plain.target.vocab_size)
+    assert not any(isinstance(module, PackedLinear) for module in hooked.modules())
+    method = get_method("sd")
     outputs = []
-    for placement in (CPU, Placement("cpu", "float32", "auto")):
-        pair = load_pair(find_pair(None, *map(str, llama_pair)), placement)
-        method = get_method("sd")
-        decoder = Decoder(pair.target, method.drafter(pair.draft, Sampling()), Sampling())
+    for target in (plain.target, engine):
+        decoder = Decoder(target, method.drafter(plain.draft, Sampling()), Sampling())
         outputs.append(decoder.decode([5, 6, 7], StopRule(20), method.policy()).tokens)
     assert outputs[0] == outputs[1]
+    with pytest.raises(BenchError, match="--device-map"):
+        prune(hooked, "0")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_models(llama_pair, tmp_path):
+    """An added token without a row is never drawn; a draft that lacks rows the target has is refused."""
+    small = tmp_path / "small"
+    model = tiny_model("llama", vocab=100, dtype=torch.float32, max_position_embeddings=4096)
+    model.save_pretrained(small)
+    tiny_tokenizer().save_pretrained(small)
+    spec = find_pair(None, *map(str, llama_pair))
+    pair = load_pair(replace(spec, target=str(small)), CPU)
+    method, sampling = get_method("sd"), Sampling(2.0)
+    decoder = Decoder(pair.target, method.drafter(pair.draft, sampling), sampling)
+    assert max(decoder.decode([5, 6, 7], StopRule(60), method.policy()).tokens) < 100
+    with pytest.raises(BenchError, match="fewer tokens"):
+        load_pair(replace(spec, draft=str(small)), CPU)
+
+
+def test_bfloat16_drafts_fall_back_on_a_cpu_without_it(llama_pair, monkeypatch):
+    import bench.loading
+    import methods.packing
+
+    for module in (bench.loading, methods.packing):
+        monkeypatch.setattr(module, "multiplies_bfloat16", lambda: False)
+    pair = load_pair(replace(find_pair(None, *map(str, llama_pair)), draft_dtype="bfloat16"), CPU)
+    assert pair.draft_dtype == "float32" and pair.draft.model.dtype == torch.float32
+    assert not can_pack(torch.nn.Linear(4, 4, dtype=torch.bfloat16))
 
 
 def test_a_generation_config_is_recorded_not_applied(llama_pair, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import run_bench
 from bench.config import MethodEntry, RunConfig
 from bench.pairs import find_pair, place
-from bench.run import run
+from bench.run import resume, run
 from bench.schema import SAMPLES, STEPS
 
 TIMES = [c.name for c in SAMPLES if c.name.endswith("_s")]
@@ -135,7 +135,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(llama_pair, tmp_path, mon
             run(config(llama_pair, temperature=0.8), tmp_path / "cut")
     (folder,) = (tmp_path / "cut").iterdir()
     assert json.loads((folder / "run.json").read_text())["status"] == "running"
-    resumed = run(config(llama_pair), tmp_path / "cut", resume=folder.name)
+    resumed = resume(tmp_path / "cut", folder.name)
     pd.testing.assert_frame_equal(resumed.read("samples").drop(columns=TIMES), whole.drop(columns=TIMES))
     assert json.loads((folder / "run.json").read_text())["status"] == "finished"
     assert not (folder / "parts").exists()
@@ -144,7 +144,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(llama_pair, tmp_path, mon
 def test_a_run_killed_while_its_tables_are_joined_resumes(llama_pair, tmp_path, monkeypatch):
     """Whether the kill came before the last table was in place or after it: nothing is decoded again."""
     import bench.store
-    from bench.run import PairRunner
+    from bench.runner import PairRunner
 
     def killed(*args, **kwargs):
         raise RuntimeError("killed")
@@ -156,17 +156,73 @@ def test_a_run_killed_while_its_tables_are_joined_resumes(llama_pair, tmp_path, 
                 run(config(llama_pair), tmp_path / str(number))
         (folder,) = (tmp_path / str(number)).iterdir()
         monkeypatch.setattr(PairRunner, "run_prompt", killed)
-        resumed = run(config(llama_pair), tmp_path / str(number), resume=folder.name)
+        resumed = resume(tmp_path / str(number), folder.name)
         assert len(resumed.read("samples")) == 9 and resumed.info()["status"] == "finished"
         assert not (folder / "parts").exists()
         monkeypatch.undo()
+
+
+def test_a_resumed_run_must_have_the_same_weights(llama_pair, tmp_path, monkeypatch):
+    """Other weights are refused; another machine is recorded, and the closing lines say so."""
+    import bench.provenance
+    from bench.closing import report
+    from bench.errors import BenchError
+    from bench.runner import PairRunner
+
+    run_prompt = PairRunner.run_prompt
+
+    def killed(self, prompt, bar):
+        if prompt.position == 1:
+            raise RuntimeError("killed")
+        return run_prompt(self, prompt, bar)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PairRunner, "run_prompt", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(config(llama_pair), tmp_path)
+    (folder,) = tmp_path.iterdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.provenance, "fingerprint", lambda path: "other")
+        with pytest.raises(BenchError, match="target_weights"):
+            resume(tmp_path, folder.name)
+    monkeypatch.setattr(bench.provenance, "environment", lambda device: {"gpu": None, "cpu": "another", "threads": 9})
+    assert "another machine" in report(resume(tmp_path, folder.name))
+
+
+def test_one_process_at_a_time(llama_pair, tmp_path):
+    from bench.errors import BenchError
+
+    folder = run(config(llama_pair, limit=1), tmp_path)
+    with folder.locked(), pytest.raises(BenchError, match="in use"):
+        resume(tmp_path, folder.run_id)
+
+
+def test_caches_are_allocated_before_anything_is_measured(llama_pair, tmp_path, monkeypatch):
+    from bench.runner import PairRunner
+    from methods.cache import RollbackLayer
+
+    allocate, run_prompt, events = RollbackLayer.lazy_initialization, PairRunner.run_prompt, []
+
+    def noted(self, *states):
+        events.append("allocate")
+        allocate(self, *states)
+
+    def measured(self, prompt, bar):
+        events.append("measure")
+        return run_prompt(self, prompt, bar)
+
+    monkeypatch.setattr(RollbackLayer, "lazy_initialization", noted)
+    monkeypatch.setattr(PairRunner, "run_prompt", measured)
+    run(config(llama_pair, tasks=("mbpp", "cnn_dm"), max_new_tokens=300, methods=(MethodEntry("sd", "sd"),)), tmp_path)
+    first = events.index("measure")
+    assert first > 0 and "allocate" not in events[first:]
 
 
 def test_ctrl_c_finishes_the_sample_and_says_how_to_resume(llama_pair, tmp_path, monkeypatch, capsys):
     import os
     import signal
 
-    from bench.run import PairRunner
+    from bench.runner import PairRunner
 
     run_prompt = PairRunner.run_prompt
 

@@ -11,7 +11,7 @@ from tests.methods.models import ARCHITECTURES, greedy_reference, noisy_copy, ti
 
 GREEDY = Sampling()
 VARIANTS = [("ar", {})]
-VARIANTS += [("sd", {"gamma": gamma}) for gamma in (1, 2, 3, 5, 8, 16)]
+VARIANTS += [("sd", {"gamma": gamma}) for gamma in range(1, 17)]
 VARIANTS += [("entropy", {"rule": "svip", "h": h, "gamma_max": 7}) for h in (0.2, 0.5, 0.65)]
 VARIANTS += [("entropy", {"rule": "adaedl", "threshold": t}) for t in (0.2, 0.5)]
 

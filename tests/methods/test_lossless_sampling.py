@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
 from methods.engine import Output
+from tests.methods.models import noisy_copy, tiny_model
 
 VOCAB, RUNS, PROMPT = 4, 20_000, [0, 3, 1]
 VARIANTS = [
@@ -36,7 +37,7 @@ class MarkovEngine:
         return self
 
     def reset(self, capacity=0):
-        self.context, self.forwards = [0], 0
+        self.context, self.forwards, self.tokens = [0], 0, 0
 
     def prefill(self, tokens):
         self.context += tokens.tolist()
@@ -81,7 +82,7 @@ def p_value(counts: torch.Tensor, expected: torch.Tensor) -> float:
     """Chi-square goodness of fit, rare cells pooled; 0 when something impossible was seen."""
     if counts[expected == 0].sum() > 0:
         return 0.0
-    expected, order = (expected * counts.sum()).sort(descending=True)
+    expected, order = (expected / expected.sum() * counts.sum()).sort(descending=True)
     counts = counts[order]
     common = int((expected >= 5).sum())
 
@@ -123,3 +124,27 @@ def test_the_test_notices_a_lossy_verification(monkeypatch):
     target, draft = MarkovEngine(1), MarkovEngine(2)
     counts = observed_counts(target, draft, "sd", {"gamma": 4}, Sampling(1.0))
     assert p_value(counts, exact_distribution(target, Sampling(1.0))) < 1e-6
+
+
+@pytest.mark.parametrize("draft_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_joint_distribution_through_a_real_engine(draft_dtype):
+    """KV cache, rollback and a draft of another precision in play: the first two tokens of 1 500 runs."""
+    sampling = Sampling(1.0)
+    model = tiny_model("llama", vocab=VOCAB, dtype=torch.float32)
+    draft = Engine(noisy_copy(model, 0.5).to(draft_dtype))
+    target = Engine(model)
+
+    @torch.inference_mode()
+    def next_probabilities(prefix):
+        target.reset(16)
+        return sampling.distribution(target.forward(torch.tensor(prefix), keep=1).logits)[0].double()
+
+    first = next_probabilities(PROMPT)
+    expected = torch.cat([first[a] * next_probabilities([*PROMPT, a]) for a in range(VOCAB)])
+    method = get_method("sd", {"gamma": 3})
+    decoder = Decoder(target, method.drafter(draft, sampling), sampling)
+    counts = torch.zeros(VOCAB**2, dtype=torch.float64)
+    for seed in range(1500):
+        a, b, *_ = decoder.decode(PROMPT, StopRule(4), method.policy(), seed).tokens
+        counts[a * VOCAB + b] += 1
+    assert p_value(counts, expected) > 1e-4

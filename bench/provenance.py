@@ -1,0 +1,73 @@
+"""What a run was made of and on, and whether it may go on."""
+
+import sys
+from typing import Any
+
+from bench.config import RunConfig
+from bench.environment import environment, fingerprint
+from bench.errors import BenchError
+from bench.loading import Pair, weights_folder
+from bench.plan import LoadedTask
+from bench.store import RunFolder
+
+
+def first_info(run_id: str, config: RunConfig, tasks: list[LoadedTask]) -> dict[str, Any]:
+    """run.json of a run that is about to start."""
+    return {
+        "run_id": run_id,
+        "status": "running",
+        "command": sys.argv[1:],
+        "config": config.to_json(),
+        "environment": environment(config.placement.device),
+        "resumed_with": [],
+        "tasks": {task.name: task.describe() for task in tasks},
+        "pairs": {},
+        "samples": len(config.pairs) * sum(len(task.loaded.samples) for task in tasks),
+    }
+
+
+def check_resumable(folder: RunFolder, config: RunConfig, tasks: list[LoadedTask]) -> dict[str, Any]:
+    """run.json of a run that is about to go on: another machine or version is recorded, as its times do not compare.
+
+    Raises:
+        BenchError: a task has other samples or another version than before.
+    """
+    info = folder.info()
+    for task in tasks:
+        now, before = task.describe(), info["tasks"][task.name]
+        if (now["ids"], now["version"]) != (before["ids"], before["version"]):
+            raise BenchError(
+                f"--resume {folder.run_id}: {task.name} is now version {now['version']} from {now['source']}, not "
+                f"{before['version']} from {before['source']}; give it the same data, or start a new run"
+            )
+    now = environment(config.placement.device)
+    if now not in (info["environment"], *info["resumed_with"]):
+        info["resumed_with"].append(now)
+    return info
+
+
+def add_pair(info: dict[str, Any], pair: Pair, config: RunConfig) -> dict[str, Any]:
+    """run.json with a pair's models.
+
+    Raises:
+        BenchError: the run has begun with other weights.
+    """
+    name = pair.spec.name
+    now = {
+        "target": pair.spec.target,
+        "draft": pair.spec.draft if pair.draft else None,
+        "target_dtype": config.placement.dtype,
+        "draft_dtype": pair.draft_dtype if pair.draft else None,
+        "target_weights": fingerprint(weights_folder(pair.spec.target)),
+        "draft_weights": fingerprint(weights_folder(pair.spec.draft)) if pair.draft else None,
+        "context_limit": pair.context_limit,
+        "ignored_generation_config": pair.ignored_generation_config,
+    }
+    before = info["pairs"].get(name, now)
+    changed = [key for key in ("target_weights", "draft_weights", "draft_dtype") if before[key] != now[key]]
+    if changed:
+        raise BenchError(
+            f"--resume {info['run_id']}: {changed[0]} of {name} changed since the run began; start a new run"
+        )
+    info["pairs"][name] = now
+    return info

@@ -1,0 +1,64 @@
+"""Decodes prompts with a loaded pair, all methods interleaved."""
+
+from tqdm import tqdm
+
+from bench.config import MethodEntry, RunConfig, sample_seed
+from bench.loading import Pair
+from bench.plan import Prompt
+from bench.rows import sample_row, step_rows
+from methods import Decoded, Decoder, Method, StopRule
+
+_WARM_UP_TOKENS = 24
+
+
+class PairRunner:
+    """Decodes prompts with one loaded pair."""
+
+    def __init__(self, config: RunConfig, pair: Pair, methods: list[tuple[MethodEntry, Method]]):
+        self.config, self.pair, self.methods = config, pair, methods
+        self.decoders = {
+            entry.label: Decoder(pair.target, method.drafter(pair.draft, config.sampling), config.sampling)
+            for entry, method in methods
+        }
+
+    def warm_up(self, prompts: list[Prompt]) -> None:
+        """Some tokens with every method, thrown away. The caches get the size that the longest prompt needs, and the
+        first passes choose kernels, so that neither happens inside a measurement."""
+        capacity = max(len(prompt.encoded.ids) for prompt in prompts) + self.config.max_new_tokens
+        for engine in filter(None, (self.pair.target, self.pair.draft)):
+            engine.reset(capacity)
+        stop = StopRule(min(_WARM_UP_TOKENS, self.config.max_new_tokens))
+        for entry, method in self.methods:
+            self._decode(entry, method, prompts[0], stop, seed=0)
+
+    def run_prompt(self, prompt: Prompt, bar: tqdm) -> tuple[list[dict], list[dict]]:
+        """The rows of one sample: all methods, all repeats. Methods take turns at going first."""
+        samples, steps = [], []
+        for repeat in range(self.config.repeat):
+            shift = (prompt.position + repeat) % len(self.methods)
+            for order, (entry, method) in enumerate(self.methods[shift:] + self.methods[:shift]):
+                seed = sample_seed(self.config.seed, prompt.task.name, prompt.sample.id, repeat)
+                decoded = self._decode(entry, method, prompt, prompt.stop, seed)
+                key = dict(
+                    pair=self.pair.spec.name,
+                    task=prompt.task.name,
+                    sample_id=prompt.sample.id,
+                    method=entry.label,
+                    repeat=repeat,
+                )
+                samples.append(sample_row(key, prompt, decoded, order, seed, self.pair.tokenizer))
+                steps += step_rows(key, decoded)
+                bar.update()
+        return self._scored(prompt, samples), steps
+
+    def _decode(self, entry: MethodEntry, method: Method, prompt: Prompt, stop: StopRule, seed: int) -> Decoded:
+        return self.decoders[entry.label].decode(list(prompt.encoded.ids), stop, method.policy(), seed)
+
+    def _scored(self, prompt: Prompt, rows: list[dict]) -> list[dict]:
+        """Scores the outputs, equal ones once: scoring may run the program that a model wrote."""
+        task = prompt.task.task
+        metrics = {text: task.score([prompt.sample], [text])[0] for text in {row["output"] for row in rows}}
+        for row in rows:
+            row["metrics"] = list(metrics[row["output"]].items())
+            row["score"] = metrics[row["output"]].get(task.metric)
+        return rows
