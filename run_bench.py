@@ -29,8 +29,18 @@ LS_EXAMPLES = """examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Answers a mistake in one line, as everything else here does."""
+
+    def __init__(self, **options):
+        super().__init__(**options, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str):
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="run_bench.py", description="Benchmarks speculative decoding methods.")
+    parser = Parser(prog="run_bench.py", description="Benchmarks speculative decoding methods.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     add_run(verbs)
     add_sweep(verbs)
@@ -40,13 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _verb(verbs, name: str, help: str, epilog: str) -> argparse.ArgumentParser:
-    return verbs.add_parser(
-        name,
-        help=help,
-        description=help[0].upper() + help[1:] + ".",
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    return verbs.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog)
 
 
 def add_run(verbs) -> None:
@@ -131,19 +135,21 @@ def add_train_draft(verbs) -> None:
 def run_config(args: argparse.Namespace):
     """The RunConfig that the options of `run` describe."""
     from bench.config import MethodEntry, RunConfig
+    from bench.errors import BenchError
     from bench.pairs import find_pair, place
     from bench.sweep import parse_limit
-    from methods import get_method, parse_assignments
+    from methods import parse_assignments
 
-    names = list(dict.fromkeys(name for name in args.method.split(",") if name))
+    names = _names("--method", args.method)
     if not args.no_baseline and "ar" not in names:
         names.insert(0, "ar")
     settings = parse_assignments(args.set)
-    for name in {*names, *settings}:
-        get_method(name, settings.get(name))
+    for name in settings:
+        if name not in names:
+            raise BenchError(f"--set {name}...: '{name}' is not among --method {args.method}")
     return RunConfig(
         pairs=(find_pair(args.pair, args.target, args.draft),),
-        tasks=tuple(dict.fromkeys(name for name in args.task.split(",") if name)),
+        tasks=tuple(_names("--task", args.task)),
         methods=tuple(MethodEntry(name, name, settings.get(name, {})) for name in names),
         placement=place(args.device, args.dtype, args.device_map),
         limit=parse_limit(args.limit),
@@ -152,12 +158,22 @@ def run_config(args: argparse.Namespace):
     )
 
 
+def _names(flag: str, text: str) -> list[str]:
+    """The distinct names of a list separated by commas."""
+    from bench.errors import BenchError
+
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise BenchError(f"{flag} '{text}': expected names separated by commas")
+    return list(dict.fromkeys(names))
+
+
 def do_run(config, args: argparse.Namespace) -> int:
     from bench.closing import report
     from bench.run import Interrupted, resume, run
 
     try:
-        print(report(resume(args.out, args.resume) if args.resume else run(config, args.out)))
+        print(report(resume(args.out, args.resume) if args.resume is not None else run(config, args.out)))
     except Interrupted as interrupted:
         where = "" if args.out == Path("results") else f" --out {args.out}"
         print(f"Interrupted; go on with: python run_bench.py --resume {interrupted}{where}", file=sys.stderr)
@@ -167,14 +183,14 @@ def do_run(config, args: argparse.Namespace) -> int:
 
 def dispatch(args: argparse.Namespace) -> int:
     if args.verb == "run":
-        return do_run(None if args.resume else run_config(args), args)
+        return do_run(None if args.resume is not None else run_config(args), args)
     if args.verb == "sweep":
         from bench.errors import BenchError
         from bench.sweep import read_sweep
 
-        if not args.resume and not args.file:
+        if args.resume is None and not args.file:
             raise BenchError("sweep needs a FILE.toml, or --resume RUN_ID")
-        return do_run(None if args.resume else read_sweep(args.file, args.data_dir), args)
+        return do_run(None if args.resume is not None else read_sweep(args.file, args.data_dir), args)
     if args.verb == "ls":
         from bench.listing import listing
 
@@ -191,8 +207,10 @@ def main(argv: list[str] | None = None) -> int:
     if not argv or argv[0] not in VERBS:
         argv = ["run", *argv]
     args = build_parser().parse_args(argv)
-    from bench.errors import answer_mistakes
-
+    try:
+        from bench.errors import answer_mistakes
+    except KeyboardInterrupt:
+        return 130
     return answer_mistakes(lambda: dispatch(args))
 
 

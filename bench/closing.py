@@ -11,7 +11,12 @@ def report(folder: RunFolder) -> str:
     info, samples = folder.info(), folder.read("samples")
     if samples.empty:
         return f"{folder.path}: no finished sample yet"
-    lines = [render(summarise(samples)), "", *_provenance(info), NOTES]
+    lines = [
+        render(summarise(samples, [entry["label"] for entry in info["config"]["methods"]])),
+        "",
+        *_provenance(info),
+        NOTES,
+    ]
     notes = [f"{name}: {note}" for name, task in info["tasks"].items() for note in task["notes"]]
     if info["resumed_with"]:
         notes.append(

@@ -1,5 +1,6 @@
 """What a user, not a programmer, has caused, and how it is answered."""
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -10,13 +11,23 @@ class BenchError(ValueError):
 
 def answer_mistakes(main: Callable[[], int | None]) -> int:
     """Runs a command; a user's mistake becomes one line on stderr and exit code 2, Ctrl-C exit code 130."""
-    from methods import MethodError
-    from tasks import TaskError
-
     try:
-        return main() or 0
+        from methods import MethodError
+        from tasks import TaskError
+    except KeyboardInterrupt:
+        return 130
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+        return code
     except (BenchError, MethodError, TaskError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of our output has left, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1

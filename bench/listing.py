@@ -39,8 +39,10 @@ def _tasks() -> str:
 
 
 def _pairs() -> str:
-    rows = [[spec.name, spec.target, spec.draft, spec.summary] for spec in registry().values()]
-    return tabulate(rows, headers=["pair", "target", "draft", ""], tablefmt="simple")
+    lines = []
+    for spec in registry().values():
+        lines += [f"{spec.name}: {spec.summary}", f"    target {spec.target}", f"    draft  {spec.draft}"]
+    return "\n".join(lines)
 
 
 def _columns() -> str:

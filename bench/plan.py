@@ -1,6 +1,7 @@
 """From a config to the prompts that a run decodes, checked before any decoding starts."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,14 @@ class LoadedTask:
     loaded: Loaded
 
     def describe(self) -> dict:
-        """For run.json: where the samples came from, and a hash of their ids that a resumed run must find again."""
-        ids = "\0".join(sample.id for sample in self.loaded.samples)
+        """For run.json: where the samples came from, and a hash of them that a resumed run must find again."""
+        content = json.dumps([(sample.id, dict(sample.fields)) for sample in self.loaded.samples], default=str)
         return {
             "version": self.task.version,
             "source": self.loaded.source,
             "notes": [*self.loaded.notes, *filter(None, [self.task.score_note()])],
             "samples": len(self.loaded.samples),
-            "ids": hashlib.sha256(ids.encode()).hexdigest()[:16],
+            "content": hashlib.sha256(content.encode()).hexdigest()[:16],
         }
 
 

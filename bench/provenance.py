@@ -11,10 +11,9 @@ from bench.plan import LoadedTask
 from bench.store import RunFolder
 
 
-def first_info(run_id: str, config: RunConfig, tasks: list[LoadedTask]) -> dict[str, Any]:
+def first_info(config: RunConfig, tasks: list[LoadedTask]) -> dict[str, Any]:
     """run.json of a run that is about to start."""
     return {
-        "run_id": run_id,
         "status": "running",
         "command": sys.argv[1:],
         "config": config.to_json(),
@@ -34,11 +33,12 @@ def check_resumable(folder: RunFolder, config: RunConfig, tasks: list[LoadedTask
     """
     info = folder.info()
     for task in tasks:
-        now, before = task.describe(), info["tasks"][task.name]
-        if (now["ids"], now["version"]) != (before["ids"], before["version"]):
+        now, before = task.describe(), info["tasks"].get(task.name, {})
+        if (now["content"], now["version"]) != (before.get("content"), before.get("version")):
             raise BenchError(
-                f"--resume {folder.run_id}: {task.name} is now version {now['version']} from {now['source']}, not "
-                f"{before['version']} from {before['source']}; give it the same data, or start a new run"
+                f"--resume {folder.run_id}: {task.name} has changed: it is now version {now['version']} from "
+                f"{now['source']}, not {before.get('version')} from {before.get('source')}; give it the same data, or "
+                "start a new run"
             )
     now = environment(config.placement.device)
     if now not in (info["environment"], *info["resumed_with"]):
@@ -64,10 +64,8 @@ def add_pair(info: dict[str, Any], pair: Pair, config: RunConfig) -> dict[str, A
         "ignored_generation_config": pair.ignored_generation_config,
     }
     before = info["pairs"].get(name, now)
-    changed = [key for key in ("target_weights", "draft_weights", "draft_dtype") if before[key] != now[key]]
+    changed = [key for key in ("target_weights", "draft_weights", "draft_dtype") if before.get(key) != now[key]]
     if changed:
-        raise BenchError(
-            f"--resume {info['run_id']}: {changed[0]} of {name} changed since the run began; start a new run"
-        )
+        raise BenchError(f"--resume: {changed[0]} of {name} changed since the run began; start a new run")
     info["pairs"][name] = now
     return info

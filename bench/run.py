@@ -11,6 +11,7 @@ import torch
 from tqdm import tqdm
 
 from bench.config import RunConfig
+from bench.errors import BenchError
 from bench.loading import load_pair
 from bench.plan import LoadedTask, load_tasks, prompts
 from bench.provenance import add_pair, check_resumable, first_info
@@ -32,11 +33,16 @@ def run(config: RunConfig, results: Path) -> RunFolder:
     """
     _methods(config)
     tasks = load_tasks(config)
+    info = first_info(config, tasks)
     name = "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")
-    folder = RunFolder.create(results, name)
-    with folder.locked():
-        folder.write_info(first_info(folder.run_id, config, tasks))
-        return _run_rest(config, tasks, folder)
+    folder = RunFolder.create(results, name[:100])
+    try:
+        with folder.locked():
+            folder.write_info({"run_id": folder.run_id, **info})
+            return _run_rest(config, tasks, folder)
+    except BaseException:
+        folder.remove_if_nothing_finished()
+        raise
 
 
 def resume(results: Path, run_id: str) -> RunFolder:
@@ -45,6 +51,8 @@ def resume(results: Path, run_id: str) -> RunFolder:
     Raises: as `run`, and BenchError when the run's models or samples have changed.
     """
     folder = RunFolder.open(results / run_id)
+    if folder.finished:  # so that it can be looked at where nothing can be written
+        return folder
     with folder.locked():
         if folder.complete:
             folder.finish()
@@ -63,28 +71,30 @@ def _run_rest(config: RunConfig, tasks: list[LoadedTask], folder: RunFolder) -> 
     per_pair = sum(len(task.loaded.samples) for task in tasks)
     decodings = len(config.methods) * config.repeat
     done = len(folder.finished_positions())
+    with (
+        _finish_sample_on_interrupt() as interrupted,
+        tqdm(
+            total=per_pair * len(config.pairs) * decodings, initial=done * decodings, unit="output", dynamic_ncols=True
+        ) as bar,
+    ):
+        for number in range(len(config.pairs)):
+            _run_pair(config, number, per_pair, tasks, folder, bar, interrupted)
+            # Engines are in reference cycles (a model's head knows its engine): free them before the next pair loads.
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
     try:
-        with (
-            _finish_sample_on_interrupt() as interrupted,
-            tqdm(
-                total=per_pair * len(config.pairs) * decodings,
-                initial=done * decodings,
-                unit="output",
-                dynamic_ncols=True,
-            ) as bar,
-        ):
-            for number in range(len(config.pairs)):
-                _run_pair(config, number, per_pair, tasks, folder, bar, interrupted)
-                # Engines are in reference cycles (a model's head knows its engine): free them before the next pair
-                # loads.
-                gc.collect()
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
-    except BaseException:
-        folder.remove_if_nothing_finished()
-        raise
-    folder.finish()
+        folder.finish()
+    except OSError as error:
+        raise _cannot_store(folder, error) from error
     return folder
+
+
+def _cannot_store(folder: RunFolder, error: OSError) -> BenchError:
+    return BenchError(
+        f"{folder.path} cannot be written ({error.strerror or error}); nothing finished is lost: make room, then go on "
+        f"with --resume {folder.run_id}"
+    )
 
 
 def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedTask], folder, bar, interrupted) -> None:
@@ -104,7 +114,10 @@ def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedT
     for prompt in todo:
         bar.set_description(f"{spec.name} {prompt.task.name}")
         samples, steps = runner.run_prompt(prompt, bar)
-        folder.add_part(prompt.position, samples, steps)
+        try:
+            folder.add_part(prompt.position, samples, steps)
+        except OSError as error:
+            raise _cannot_store(folder, error) from error
         if interrupted():
             raise Interrupted(folder.run_id)
 

@@ -1,12 +1,14 @@
 """Decodes prompts with a loaded pair, all methods interleaved."""
 
+import torch
 from tqdm import tqdm
 
 from bench.config import MethodEntry, RunConfig, sample_seed
+from bench.errors import BenchError
 from bench.loading import Pair
 from bench.plan import Prompt
 from bench.rows import sample_row, step_rows
-from methods import Decoded, Decoder, Method, StopRule
+from methods import Decoded, Decoder, Engine, Method, StopRule
 
 _WARM_UP_TOKENS = 24
 
@@ -27,9 +29,17 @@ class PairRunner:
         capacity = max(len(prompt.encoded.ids) for prompt in prompts) + self.config.max_new_tokens
         for engine in filter(None, (self.pair.target, self.pair.draft)):
             engine.reset(capacity)
+            self._check_finite(engine, prompts[0])
         stop = StopRule(min(_WARM_UP_TOKENS, self.config.max_new_tokens))
         for entry, method in self.methods:
             self._decode(entry, method, prompts[0], stop, seed=0)
+
+    @torch.inference_mode()
+    def _check_finite(self, engine: Engine, prompt: Prompt) -> None:
+        """Raises BenchError for a model whose weights, or whose precision, give no numbers."""
+        if not engine.prefill(torch.tensor(prompt.encoded.ids)).logits.isfinite().all():
+            which = "target" if engine is self.pair.target else "draft"
+            raise BenchError(f"the {which} of {self.pair.spec.name} gives NaN or infinite logits; try another --dtype")
 
     def run_prompt(self, prompt: Prompt, bar: tqdm) -> tuple[list[dict], list[dict]]:
         """The rows of one sample: all methods, all repeats. Methods take turns at going first."""

@@ -42,7 +42,7 @@ SAMPLES = (
     Column("draft_s", _FLOAT, "part of decode_s: drafting", "s"),
     Column("preverify_s", _FLOAT, "part of decode_s: the length policy", "s"),
     Column("verify_s", _FLOAT, "part of decode_s: target passes and verification", "s"),
-    Column("other_s", _FLOAT, "part of decode_s: everything else", "s"),
+    Column("other_s", _FLOAT, "part of decode_s: everything else, the loop around the steps included", "s"),
     Column("target_forwards", _INT, "target passes after prefill"),
     Column("target_tokens", _INT, "tokens that the target passes read", "tokens"),
     Column("draft_forwards", _INT, "draft passes after prefill"),
@@ -73,7 +73,7 @@ STEPS = (
     Column("draft_s", _FLOAT, "drafting", "s"),
     Column("preverify_s", _FLOAT, "the length policy", "s"),
     Column("verify_s", _FLOAT, "target pass and verification", "s"),
-    Column("other_s", _FLOAT, "everything else", "s"),
+    Column("other_s", _FLOAT, "everything else within the step", "s"),
     Column("confidence", pa.list_(pa.float32()), "per draft token: its probability under the draft"),
     Column("entropy", pa.list_(pa.float32()), "per draft token: entropy of the draft's distribution", "nats"),
     Column(

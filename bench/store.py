@@ -7,6 +7,7 @@ two small parquet files under parts/, renamed into place once they are complete.
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from bench.errors import BenchError
 from bench.schema import SAMPLES, STEPS, arrow_schema
 
 # In the order in which they are written: a sample, or a run, counts as stored once its samples are.
-_INFO_KEYS = {"run_id", "status", "config", "environment", "resumed_with", "tasks", "pairs"}
+_INFO = {"status": str, "config": dict, "environment": dict, "resumed_with": list, "tasks": dict, "pairs": dict}
 TABLES = {"steps": STEPS, "samples": SAMPLES}
 
 
@@ -87,20 +88,19 @@ class RunFolder:
         Raises:
             BenchError: missing or broken.
         """
+        path = self.path / "run.json"
         try:
-            info = json.loads((self.path / "run.json").read_text())
-            return info if info.keys() >= _INFO_KEYS else self._foreign()
-        except FileNotFoundError:
+            info = json.loads(path.read_text())
+        except (FileNotFoundError, NotADirectoryError):
             raise BenchError(
-                f"{self.path} is not a run's folder: it has no run.json; see `ls {self.path.parent}`"
+                f"{self.path} is not a run's folder: it has no run.json; see: ls {self.path.parent}"
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-            raise BenchError(f"{self.path / 'run.json'} is broken ({error}); start the run anew") from None
-        except AttributeError:
-            return self._foreign()
-
-    def _foreign(self):
-        raise BenchError(f"{self.path / 'run.json'} was not written by this version of the project; start the run anew")
+        except (ValueError, RecursionError, OSError) as error:
+            raise BenchError(f"{path} cannot be read ({error}); restore it, or start the run anew") from None
+        kinds = {key: type(info[key]) for key in _INFO if key in info} if isinstance(info, dict) else {}
+        if kinds != _INFO:
+            raise BenchError(f"{path} was not written by this version of the project; start the run anew")
+        return info
 
     @contextmanager
     def locked(self):
@@ -140,16 +140,28 @@ class RunFolder:
         return self.path / "parts" / f"{table}-{position:06d}.parquet"
 
     def finished_positions(self) -> set[int]:
-        """Positions of the samples that need not be decoded again."""
-        return {int(path.stem.split("-")[1]) for path in (self.path / "parts").glob("samples-*.parquet")}
+        """Positions of the samples that need not be decoded again: both of their parts are whole."""
+        found = (re.fullmatch(r"samples-(\d{6,})\.parquet", path.name) for path in (self.path / "parts").glob("*"))
+        return {position for position in (int(match[1]) for match in found if match) if self._is_whole(position)}
+
+    def _is_whole(self, position: int) -> bool:
+        try:
+            return all(pq.read_metadata(self._part(table, position)).num_rows > 0 for table in TABLES)
+        except (OSError, pa.ArrowException):
+            return False
 
     @property
     def complete(self) -> bool:
         """Whether the tables have been joined."""
         return (self.path / "samples.parquet").exists()
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.complete and not (self.path / "parts").exists() and self.info()["status"] == "finished"
+
     def remove_if_nothing_finished(self) -> None:
-        """Leaves no trace of a run that failed before its first sample was stored."""
+        """Leaves no trace of a new run that failed before its first sample was stored."""
         if not self.complete and not self.finished_positions():
             shutil.rmtree(self.path, ignore_errors=True)
 

@@ -1,5 +1,7 @@
 """The table that a run prints: a row per task and method."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 from tabulate import tabulate
 
@@ -8,13 +10,14 @@ from bench.stats import speedup
 PARTS = ("draft_s", "preverify_s", "verify_s", "other_s")
 
 
-def summarise(samples: pd.DataFrame) -> pd.DataFrame:
-    """One row per pair, task and method (in the order they were run) with the numbers of DESIGN §4; speedups over the
+def summarise(samples: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """One row per pair, task and method (in the order of `methods`) with the numbers of DESIGN §4; speedups over the
     `ar` rows of the same pair and task, NaN where there are none."""
     rows = []
     for (pair, task), group in samples.groupby(["pair", "task"], sort=False):
         baseline = group[group.method == "ar"]
-        for name, own in group.groupby("method", sort=False):
+        for name in methods:
+            own = group[group.method == name]
             rows.append({"pair": pair, "task": task, "method": name, **_numbers(own), **_speedup(own, baseline)})
     return pd.DataFrame(rows)
 
@@ -72,8 +75,8 @@ def render(summary: pd.DataFrame) -> str:
 
 
 NOTES = (
-    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: accepted / drafted. "
-    "target, draft: forward passes after prefill. time in %: draft / pre-verification / verify / other, of decode time. "
+    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: accepted/drafted.\n"
+    "target, draft: forward passes after prefill. time in %: draft / pre-verification / verify / other, of decode time.\n"
     "Intervals: paired bootstrap over samples."
 )
 
@@ -83,5 +86,6 @@ def _interval(row) -> str:
         return "–"
     if row.method == "ar":
         return "1"
-    bounds = f" [{row.speedup_low:.2f}, {row.speedup_high:.2f}]" if row.speedup_low == row.speedup_low else ""
-    return f"{row.speedup:.2f}{bounds}"
+    if row.speedup_low != row.speedup_low:
+        return f"{row.speedup:.2f} (1 sample)"
+    return f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]"

@@ -84,7 +84,9 @@ def parse_assignments(assignments: list[str]) -> dict[str, dict[str, str]]:
             raise MethodError(f"--set {text}: expected METHOD.SETTING=VALUE, for example sd.gamma=5")
         if method not in METHODS:
             raise MethodError(f"--set {text}: unknown method '{method}'{nearest(method, METHODS)}")
-        values.setdefault(method, {})[name] = value
+        if name in values.setdefault(method, {}):
+            raise MethodError(f"--set {text}: {key} is set twice")
+        values[method][name] = value
     return values
 
 

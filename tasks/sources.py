@@ -132,7 +132,8 @@ def read_jsonl(path: Path, origin: Origin) -> tuple[Mapping[str, Any], ...]:
 def _parse(line: bytes, where: str, origin: Origin) -> Mapping[str, Any]:
     try:
         row = json.loads(line.decode("utf-8-sig"))
-    except ValueError as error:  # covers both bad JSON and bad UTF-8
+        json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is JSON, but no text
+    except (ValueError, RecursionError) as error:  # covers bad JSON and bad UTF-8
         raise TaskError(f"{where}: is not JSON ({error}): mend the line or change --data-dir") from error
     return _check_row(row, where, origin)
 

@@ -193,6 +193,7 @@ def test_one_process_at_a_time(llama_pair, tmp_path):
     from bench.errors import BenchError
 
     folder = run(config(llama_pair, limit=1), tmp_path)
+    folder.write_info({**folder.info(), "status": "running"})
     with folder.locked(), pytest.raises(BenchError, match="in use"):
         resume(tmp_path, folder.run_id)
 
