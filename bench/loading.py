@@ -11,10 +11,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from bench.draft_vocab import read_vocab, reduce_head
 from bench.errors import BenchError
-from bench.models import load_model, load_tokenizer, local_folder, prune
+from bench.models import load_model, load_tokenizer, local_folder, locate, prune
 from bench.pairs import DTYPES, PairSpec, Placement
 from methods import Engine
 from methods.packing import multiplies_bfloat16
+
+_OWN = ("student:", "pruned:")  # drafts made from the target, whose tokenizer is the target's
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,17 @@ class Pair:
     ignored_generation_config: Mapping[str, Any]
 
 
+def find_models(spec: PairSpec, with_draft: bool) -> None:
+    """Fetches or finds what loading the pair will need, without loading it.
+
+    Raises:
+        BenchError: a model that is nowhere.
+    """
+    locate(spec.target)
+    if with_draft and not spec.draft.startswith(_OWN):
+        locate(spec.draft)
+
+
 def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) -> Pair:
     """Loads both models and checks that they belong together.
 
@@ -38,7 +51,7 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
         BenchError, MethodError: a model that cannot be found or loaded, or a draft that does not belong to the target.
     """
     tokenizer = load_tokenizer(spec.target)
-    if with_draft and not spec.draft.startswith(("student:", "pruned:")):
+    if with_draft and not spec.draft.startswith(_OWN):
         check_tokenizers(tokenizer, load_tokenizer(spec.draft), spec)
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
     vocab = min(max(tokenizer.get_vocab().values()) + 1, head_rows(target))

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from bench.config import RunConfig
 from bench.errors import BenchError
-from bench.loading import load_pair
+from bench.loading import find_models, load_pair
 from bench.plan import LoadedTask, load_tasks, prompts
 from bench.provenance import add_pair, check_resumable, first_info
 from bench.runner import PairRunner
@@ -31,8 +31,9 @@ def run(config: RunConfig, results: Path) -> RunFolder:
         BenchError, TaskError, MethodError: a user's mistake; found before decoding starts wherever possible.
         Interrupted: after Ctrl-C, when the sample in flight is stored.
     """
-    _methods(config)
     tasks = load_tasks(config)
+    for spec in config.pairs:
+        find_models(spec, _with_draft(config))
     info = first_info(config, tasks)
     name = "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")
     folder = RunFolder.create(results, name[:100])
@@ -65,6 +66,10 @@ def resume(results: Path, run_id: str) -> RunFolder:
 
 def _methods(config: RunConfig):
     return [(entry, get_method(entry.method, entry.settings)) for entry in config.methods]
+
+
+def _with_draft(config: RunConfig) -> bool:
+    return any(method.spec.drafter for _, method in _methods(config))
 
 
 def _run_rest(config: RunConfig, tasks: list[LoadedTask], folder: RunFolder) -> RunFolder:
@@ -105,7 +110,7 @@ def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedT
         return
     spec, methods = config.pairs[number], _methods(config)
     bar.set_description(f"loading {spec.name}")
-    pair = load_pair(spec, config.placement, with_draft=any(method.spec.drafter for _, method in methods))
+    pair = load_pair(spec, config.placement, with_draft=_with_draft(config))
     folder.write_info(add_pair(folder.info(), pair, config))
     todo = [prompt for prompt in prompts(config, tasks, pair, positions.start) if prompt.position not in done]
     runner = PairRunner(config, pair, methods)

@@ -13,6 +13,12 @@ import run_bench
         (["--pair", "smolm"], "smollm2-135m"),
         (["--set", "sd.gamma=zero"], "a whole number"),
         (["--set", "gamma=3"], "METHOD.SETTING=VALUE"),
+        (["--set", "sd.gamma=3", "--set", "sd.gamma=4"], "set twice"),
+        (["--set", "entropy.h=0.2"], "not among --method"),
+        (["--method", "sd,,entropy"], "separated by commas"),
+        (["--pair", ""], "--pair is empty"),
+        (["--resume", ""], "run.json"),
+        (["--target", "a b c!", "--draft", "x"], "hub id"),
         (["--limit", "0"], "--limit"),
         (["--limit", "many"], "--limit"),
         (["--max-new-tokens", "0"], "--max-new-tokens"),
@@ -40,6 +46,24 @@ def test_mistakes_take_one_line_and_exit_2(argv, said, tmp_path, capsys):
     err = capsys.readouterr().err.strip()
     assert said in err and err.startswith("error: ") and "\n" not in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("argv", [["--seed", "x"], ["--verbose"], ["--prompt", "foo"], ["ls", "nothing"], ["foo"]])
+def test_the_parser_answers_in_one_line_too(argv, capsys):
+    with pytest.raises(SystemExit) as left:
+        run_bench.main(argv)
+    err = capsys.readouterr().err.strip()
+    assert left.value.code == 2
+    assert err.startswith("error: ") and "--help" in err and "\n" not in err
+
+
+def test_names_may_have_spaces_around_the_commas():
+    args = run_bench.build_parser().parse_args(
+        ["run", "--method", "sd, entropy", "--task", "gsm8k , mbpp", "--device", "cpu"]
+    )
+    config = run_bench.run_config(args)
+    assert [entry.label for entry in config.methods] == ["ar", "sd", "entropy"]
+    assert config.tasks == ("gsm8k", "mbpp")
 
 
 @pytest.mark.parametrize(
