@@ -23,6 +23,13 @@ other verbs (each has its own --help):
 SWEEP_EXAMPLES = """example:
   python run_bench.py sweep bench/sweeps/gamma.toml
 """
+TRAIN_EXAMPLES = """examples:
+  python run_bench.py train-draft --data-dir DIR --out drafts/mine            the shipped draft, made anew
+  python run_bench.py train-draft --data-dir DIR --out drafts/mine --minutes 300
+                                                      resumes it where it was stopped, with more time
+  python run_bench.py train-draft --pair smollm2-135m --device cuda --layers 0,1,2,3,4,5
+  python run_bench.py --pair smollm2-135m --draft student:drafts/mine/student --method sd --task gsm8k
+"""
 LS_EXAMPLES = """examples:
   python run_bench.py ls methods      with all hyperparameters for --set
   python run_bench.py ls columns      the columns of samples.parquet and steps.parquet
@@ -39,13 +46,14 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(verb: str = "") -> argparse.ArgumentParser:
+    """The parser; `verb` is the one that will be parsed."""
     parser = Parser(prog="run_bench.py", description="Benchmarks speculative decoding methods.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     add_run(verbs)
     add_sweep(verbs)
     add_ls(verbs)
-    add_train_draft(verbs)
+    add_train_draft(verbs, complete=verb == "train-draft")
     return parser
 
 
@@ -127,9 +135,16 @@ def add_ls(verbs) -> None:
     ls.add_argument("what", choices=("methods", "tasks", "pairs", "columns"))
 
 
-def add_train_draft(verbs) -> None:
-    train = _verb(verbs, "train-draft", "distil a draft model from a pair's target", "")
-    train.add_argument("--pair", metavar="NAME", default="smollm2-135m", help="pair whose target is taught from")
+def add_train_draft(verbs, complete: bool) -> None:
+    """`complete` adds the options, which takes importing the training code."""
+    train = _verb(verbs, "train-draft", "distil a draft model from a pair's target", TRAIN_EXAMPLES)
+    train.add_argument("--pair", metavar="NAME", default="smollm2-135m", help="pair whose target teaches")
+    train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    if complete:
+        from bench.train_options import add_options
+
+        add_options(train)
+        train.set_defaults(data_dir=Path(os.environ["BENCH_DATA"]) if os.environ.get("BENCH_DATA") else None)
 
 
 def run_config(args: argparse.Namespace):
@@ -196,7 +211,7 @@ def dispatch(args: argparse.Namespace) -> int:
 
         print(listing(args.what))
         return 0
-    from bench.train_draft import main as train_draft
+    from bench.train_options import main as train_draft
 
     return train_draft(args)
 
@@ -206,7 +221,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] not in VERBS:
         argv = ["run", *argv]
-    args = build_parser().parse_args(argv)
+    args = build_parser(argv[0]).parse_args(argv)
     try:
         from bench.errors import answer_mistakes
     except KeyboardInterrupt:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor, nn
 
-from .batch_cache import BatchCache, left_padded_mask
+from methods.errors import MethodError
+from methods.training.batch_cache import BatchCache, left_padded_mask
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,10 @@ def generate_batch(
     """Outputs of the target for one batch of prompts, in their order.
 
     Works on any decoder-only `transformers` model without sliding windows, on its own device and in its own precision.
-    Raises ValueError for an empty prompt.
+    Raises MethodError for a model with sliding windows, ValueError for an empty prompt.
     """
+    if getattr(target.config, "sliding_window", None):
+        raise MethodError("train-draft cannot teach from a target with sliding-window attention; use another --target")
     if not all(prompts):
         raise ValueError("a prompt without tokens cannot be continued")
     device = target.get_input_embeddings().weight.device
@@ -108,6 +112,8 @@ class _BatchRun:
         self.hidden = torch.empty(rows, columns, embedding.shape[1], dtype=embedding.dtype, device=self.device)
         self.new_tokens = torch.zeros(rows, dtype=torch.long, device=self.device)
         self.cache = BatchCache(target.config, rows, columns, embedding.dtype, self.device)
+        # `transformers` renamed the argument in 5.2x and warns about the old name.
+        self.cache_argument = "cache" if "cache" in signature(self.decoder.forward).parameters else "past_key_values"
         self.alive = torch.arange(rows, device=self.device)
         self.step = 0
         self.running = torch.ones(rows, dtype=torch.bool, device=self.device)
@@ -157,8 +163,8 @@ class _BatchRun:
             input_ids=self.ids[rows, start:stop],
             attention_mask=left_padded_mask(pads, start, stop),
             position_ids=positions.clamp_(min=0),
-            past_key_values=self.cache,
             use_cache=True,
+            **{self.cache_argument: self.cache},
         ).last_hidden_state
 
     def sequences(self) -> list[TaughtSequence]:

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .generate import TaughtSequence
+from methods.training.generate import TaughtSequence
 
 SUFFIX = ".safetensors"
 
@@ -38,6 +38,14 @@ def save_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     save_file(tensors, temporary, metadata=metadata)
+    os.replace(temporary, path)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Writes a small text file that never exists in half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
