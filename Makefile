@@ -15,6 +15,7 @@ setup: .venv/installed
 .venv/installed: pyproject.toml constraints-cpu.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or later is needed: make PYTHON=/path/to/python3.11 ..." >&2; exit 2; }
+	@echo "Setting up .venv; this takes a minute or two."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt -e '.[test]'
 	@touch $@

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 import pandas as pd
 import torch
@@ -29,19 +30,33 @@ from bench.stats import speedup
 from methods import Decoder, StopRule, get_method
 from methods.timer import synchronised_clock
 
-Decode = Callable[[list[int]], tuple[list[int], float, float]]
+
+@dataclass(frozen=True)
+class Timed:
+    """An output, and where the time went (our own decoders only); times in seconds."""
+
+    tokens: list[int]
+    wall_s: float
+    decode_s: float = float("nan")
+    draft_s: float = 0.0
+    draft_forwards: int = 0
+    verify_s: float = 0.0
+    target_forwards: int = 0
+
+
+Decode = Callable[[list[int]], Timed]
 
 
 def ours(pair, config: RunConfig, entry: MethodEntry) -> Decode:
-    """Decodes a prompt; returns its tokens, seconds, and the share of decode time outside drafting and verification."""
+    """Decodes a prompt as `run` does."""
     method = get_method(entry.method, entry.settings)
     decoder = Decoder(pair.target, method.drafter(pair.draft, config.sampling), config.sampling)
     stop = StopRule(config.max_new_tokens, pair.eos_ids)
 
-    def decode(prompt: list[int]):
+    def decode(prompt: list[int]) -> Timed:
         out = decoder.decode(prompt, stop, method.policy())
-        other = 1 - sum(step.draft_s + step.preverify_s + step.verify_s for step in out.steps) / out.decode_s
-        return out.tokens, out.wall_s, other
+        draft_s, verify_s = (sum(getattr(step, part) for step in out.steps) for part in ("draft_s", "verify_s"))
+        return Timed(out.tokens, out.wall_s, out.decode_s, draft_s, out.draft_forwards, verify_s, out.target_forwards)
 
     return decode
 
@@ -56,7 +71,7 @@ def theirs(target, pair, config: RunConfig, assistant=None, gamma: int = 0) -> D
         assistant.generation_config.assistant_confidence_threshold = 0.0
 
     @torch.inference_mode()
-    def decode(prompt: list[int]):
+    def decode(prompt: list[int]) -> Timed:
         ids = torch.tensor([prompt], device=target.device)
         start = synchronised_clock(target.device)
         out = target.generate(
@@ -69,7 +84,7 @@ def theirs(target, pair, config: RunConfig, assistant=None, gamma: int = 0) -> D
             pad_token_id=0,
             **extra,
         )
-        return out[0, len(prompt) :].tolist(), synchronised_clock(target.device) - start, float("nan")
+        return Timed(out[0, len(prompt) :].tolist(), synchronised_clock(target.device) - start)
 
     return decode
 
@@ -116,17 +131,8 @@ def compare(config: RunConfig, gamma: int) -> str:
     for number, prompt in enumerate(tqdm(todo, unit="prompt")):
         order = list(decoders)[number % 4 :] + list(decoders)[: number % 4]
         for name in order:
-            tokens, wall_s, other = decoders[name](prompt)
-            rows.append(
-                dict(
-                    sample_id=number,
-                    name=name,
-                    new_tokens=len(tokens),
-                    wall_s=wall_s,
-                    other=other,
-                    tokens=tuple(tokens),
-                )
-            )
+            timed = asdict(decoders[name](prompt))
+            rows.append({"sample_id": number, "name": name, "new_tokens": len(timed["tokens"]), **timed})
     return _table(pd.DataFrame(rows), config, gamma)
 
 
@@ -141,9 +147,13 @@ def _table(runs: pd.DataFrame, config: RunConfig, gamma: int) -> str:
     table = tabulate(
         lines, headers=["tokens/s of", "ratio [95 %]", "same output"], tablefmt="github", disable_numparse=True
     )
-    other = by_name["sd"].other.mean()
+    ar, sd = (by_name[name].sum(numeric_only=True) for name in ("ar", "sd"))
+    other = 1 - (sd.draft_s + sd.verify_s) / sd.decode_s
+    draft_ms, target_ms = 1000 * sd.draft_s / sd.draft_forwards, 1000 * ar.verify_s / ar.target_forwards
     return (
         f"{table}\n\ntokens/s: {speeds}\nother_s / decode_s of sd: {other:.1%}\n"
+        f"a draft pass takes {draft_ms:.1f} ms, {draft_ms / target_ms:.2f} of a target pass over one token "
+        f"({target_ms:.1f} ms)\n"
         f"{config.pairs[0].name}, {config.tasks[0]}, {config.limit} prompts, gamma {gamma}, {config.placement.dtype}, "
         f"{describe_device(config.placement.device, environment(config.placement.device))}"
     )
