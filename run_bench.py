@@ -24,7 +24,7 @@ SWEEP_EXAMPLES = """example:
   python run_bench.py sweep bench/sweeps/gamma.toml
 """
 TRAIN_EXAMPLES = """examples:
-  python run_bench.py train-draft --data-dir DIR --out drafts/mine            the shipped draft, made anew
+  python run_bench.py train-draft --data-dir DIR --out drafts/mine            a draft like the shipped one
   python run_bench.py train-draft --data-dir DIR --out drafts/mine --minutes 300
                                                       resumes it where it was stopped, with more time
   python run_bench.py train-draft --pair smollm2-135m --device cuda --layers 0,1,2,3,4,5

@@ -75,8 +75,8 @@ def render(summary: pd.DataFrame) -> str:
 
 
 NOTES = (
-    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: accepted/drafted.\n"
-    "target, draft: forward passes after prefill. time in %: draft / pre-verification / verify / other, of decode time.\n"
+    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: of those drafted.\n"
+    "target, draft: forward passes after prefill. time in %: draft/pre-verification/verify/other, of decode time.\n"
     "Intervals: paired bootstrap over samples."
 )
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from bench.draft_config import TrainDraftConfig
 from bench.draft_prompts import DraftPrompts, draft_prompts
 from bench.errors import BenchError
 from methods import Engine
@@ -36,59 +36,10 @@ from methods.training.student_file import load_student, save_student
 from methods.training.teach import read_generations
 from methods.training.vocab import count_tokens, most_frequent
 
+COPY_WEIGHT = 0.2
+# How the prompts begin that the target makes up itself: freely, or towards the benchmark's kinds of output.
+BEGINNINGS = ("", "Write a news article about", "Write a Python function that")
 FIRST_SEQUENCES = 400  # some 60 000 positions, a hundred times the default target's width
-
-
-def _option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
-@dataclass(frozen=True)
-class TrainDraftConfig:
-    """What `train-draft` does. The help texts are those of the command line."""
-
-    out: Path = _option(Path("results/draft"), "folder for everything the run makes; the same command resumes there")
-    data_dir: Path | None = _option(None, "folder with the tasks' training data (default: $BENCH_DATA, hub, built-in)")
-    generations: Path | None = _option(
-        None, "JSON lines with outputs that the target has made before (task, prompt, output)"
-    )
-    prompts: int = _option(2000, "training prompts per task")
-    invented: int = _option(500, "further chat prompts, which the target makes up itself")
-    temperatures: tuple[float, ...] = _option((0.0, 0.7), "temperatures at which each prompt is answered")
-    max_new_tokens: int = _option(144, "longest output of the target, in tokens")
-    max_prompt_tokens: int = _option(1024, "longest prompt, in tokens")
-    batch_rows: int = _option(128, "prompts that the target answers at once")
-    layers: tuple[int, ...] = _option((0, 1, 2, 3), "layers of the target that the draft starts from")
-    copying: bool = _option(True, "add a layer that copies from the prompt, built in closed form")
-    draft_vocab: int = _option(8192, "tokens that the draft can say: the most frequent in the target's outputs")
-    minutes: float = _option(90.0, "training time, in minutes (0: no limit)")
-    tokens: int = _option(0, "training tokens (0: no limit)")
-    batch_tokens: int = _option(4096, "tokens per training step")
-    learning_rate: float = _option(1e-3, "highest learning rate")
-    gamma: int = _option(4, "draft length of the report's acceptance rate")
-    seed: int = _option(0, "random seed")
-
-    def __post_init__(self):
-        for name in (
-            "prompts",
-            "max_new_tokens",
-            "max_prompt_tokens",
-            "batch_rows",
-            "draft_vocab",
-            "batch_tokens",
-            "gamma",
-        ):
-            if getattr(self, name) < 1:
-                raise BenchError(f"--{name.replace('_', '-')} {getattr(self, name)}: use 1 or more")
-        if not self.minutes and not self.tokens:
-            raise BenchError("--minutes 0 --tokens 0: give training an end, as in --minutes 90")
-        if not self.temperatures or min(self.temperatures) < 0:
-            raise BenchError("--temperatures: give one or more numbers from 0, as in 0,0.7")
-
-    @property
-    def all_layers(self) -> list[int]:
-        """The target's layers that the draft's are shaped like, the copying layer included."""
-        return [*self.layers, *self.layers[-1:]] if self.copying else list(self.layers)
 
 
 @dataclass(frozen=True)
@@ -169,9 +120,8 @@ def _prompts(target: Target, config: TrainDraftConfig) -> DraftPrompts:
 
 def _invented(target: Target, config: TrainDraftConfig) -> list[tuple[int, ...]]:
     settings = GenerationConfig(config.max_new_tokens, temperature=1.0, batch_rows=config.batch_rows, seed=config.seed)
-    messages = invent_instructions(
-        target.model, target.tokenizer, [""] * config.invented, sorted(target.end_ids), settings
-    )
+    beginnings = [BEGINNINGS[i % len(BEGINNINGS)] for i in range(config.invented)]
+    messages = invent_instructions(target.model, target.tokenizer, beginnings, sorted(target.end_ids), settings)
     apply = target.tokenizer.apply_chat_template
     chats = [
         apply([{"role": "user", "content": m}], tokenize=True, add_generation_prompt=True, return_dict=True)[
@@ -231,6 +181,7 @@ def _distil(
         minutes=config.minutes,
         batch_tokens=config.batch_tokens,
         learning_rate=config.learning_rate,
+        copy_weight=COPY_WEIGHT if config.copying else 0.0,
         seed=config.seed,
     )
     checkpoint = config.out / "checkpoint.safetensors"

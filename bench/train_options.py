@@ -6,11 +6,12 @@ import types
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+from bench.draft_config import TrainDraftConfig
 from bench.errors import BenchError
 from bench.loading import eos_ids
 from bench.models import load_model, load_tokenizer
 from bench.pairs import DTYPES, find_pair, place
-from bench.train_draft import Target, TrainDraftConfig, train_draft
+from bench.train_draft import Target, train_draft
 from methods.packing import multiplies_bfloat16
 
 

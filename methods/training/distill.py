@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -114,15 +115,13 @@ class Distillation:
     def losses(self, batch: Batch) -> tuple[Tensor, StepLoss]:
         """Total loss of a batch, to be differentiated, and what to show of it."""
         mask = counted_positions(batch.ids, batch.mask, self.in_vocabulary)
-        with AttentionTap(self.student.model) as tap:
+        with AttentionTap(self.student.model) if self.config.copy_weight else nullcontext() as tap:
             own, goal = self.student.hidden(batch.inputs)[mask], batch.hidden[mask].to(self.head.dtype)
         distribution = head_loss(own, goal, self.head, self.config.argmax_share)
         hidden = functional.smooth_l1_loss(own.float(), goal.float())
         total = distribution.loss + self.config.hidden_weight * hidden
-        copied = total.new_zeros(())
-        if self.config.copy_weight:
-            copied = copy_loss(tap, batch, mask)
-            total = total + self.config.copy_weight * copied
+        copied = copy_loss(tap, batch, mask) if tap else total.new_zeros(())
+        total = total + self.config.copy_weight * copied
         shown = (float(part.detach()) for part in (distribution.loss, hidden, copied))
         return total, StepLoss(*shown, distribution.agreement)
 

@@ -38,6 +38,7 @@ def save_atomically(path: Path, tensors: dict[str, Tensor], metadata: dict[str, 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     save_file(tensors, temporary, metadata=metadata)
+    temporary.chmod(0o644)  # safetensors makes files that only their owner can read
     os.replace(temporary, path)
 
 
