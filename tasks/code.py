@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,9 +38,9 @@ class CodeTask(Task):
     metric = "pass@1"
     timeout_s = execution.TIMEOUT_S
 
+    @abstractmethod
     def program(self, fields: Mapping[str, Any], output: str) -> str:
         """The whole program to run: the output's code, then the sample's tests."""
-        raise NotImplementedError
 
     def score(self, samples: Sequence[Sample], outputs: Sequence[str]) -> list[dict[str, float]]:
         """pass@1 per sample; {} each, with nothing run, unless HF_ALLOW_CODE_EVAL is 1.

@@ -6,6 +6,7 @@ It knows nothing of models, decoding methods or result files.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +53,7 @@ class Loaded:
     notes: tuple[str, ...] = field(default=())
 
 
-class Task:
+class Task(ABC):
     """Base class: subclasses declare the data and the templates, and score.
 
     `version` goes up whenever a template, a stop string or the scoring changes,
@@ -70,40 +71,40 @@ class Task:
 
     # --- declared by each task -------------------------------------------------
 
+    @abstractmethod
     def origin(self, split: str) -> Origin:
         """Where the rows of `split` are found, and what each row must hold."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, row: Mapping[str, Any], index: int, prefix: str) -> Sample:
         """The sample made of one row.
 
         `index` counts the split's rows from 0; `prefix` is the split's name, or
         "builtin" for this project's own sample, so that ids of two sources differ.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def question(self, fields: Mapping[str, Any]) -> str:
         """What the user says to a chat model."""
-        raise NotImplementedError
 
     def shot_answer(self, fields: Mapping[str, Any]) -> str:
         """How a worked example (a row of data) is answered in a chat prompt."""
         raise NotImplementedError
 
+    @abstractmethod
     def base_prompt(self, sample: Sample) -> str:
         """The text that a base model continues."""
-        raise NotImplementedError
 
     def shots(self, count: int, data_dir: Path | None) -> Rows:
         """`count` worked examples that are never evaluated."""
         raise NotImplementedError
 
+    @abstractmethod
     def score(self, samples: Sequence[Sample], outputs: Sequence[str]) -> list[dict[str, float]]:
         """One dict of metrics (fractions in [0, 1]) per sample, in order.
 
         An empty dict means "not scored"; `score_note()` then says why.
         """
-        raise NotImplementedError
 
     # --- the same for all tasks, overridden where a task differs ---------------
 
