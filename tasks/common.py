@@ -88,16 +88,16 @@ class Task(ABC):
         """What the user says to a chat model."""
 
     def shot_answer(self, fields: Mapping[str, Any]) -> str:
-        """How a worked example (a row of data) is answered in a chat prompt."""
-        raise NotImplementedError
+        """How a worked example (a row of data) is answered in a chat prompt. Needed where `max_few_shot` is not 0."""
+        raise self._takes_no_shots()
 
     @abstractmethod
     def base_prompt(self, sample: Sample) -> str:
         """The text that a base model continues."""
 
     def shots(self, count: int, data_dir: Path | None) -> Rows:
-        """`count` worked examples that are never evaluated."""
-        raise NotImplementedError
+        """`count` worked examples that are never evaluated. Needed where `max_few_shot` is not 0."""
+        raise self._takes_no_shots()
 
     @abstractmethod
     def score(self, samples: Sequence[Sample], outputs: Sequence[str]) -> list[dict[str, float]]:
@@ -173,6 +173,9 @@ class Task(ABC):
     def keep(self, samples: tuple[Sample, ...]) -> tuple[Sample, ...]:
         """The samples that belong to the task as it was asked for; all of them, by default."""
         return samples
+
+    def _takes_no_shots(self) -> TaskError:
+        return TaskError(f"--few-shot: --task {self.name} has no worked examples: leave --few-shot out")
 
     def _check(self, split: str, limit: int | None, options: TaskOptions) -> None:
         if split not in self.splits:
