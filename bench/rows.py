@@ -61,7 +61,13 @@ def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
             "other_s": step.other_s,
             "confidence": step.confidence,
             "entropy": step.entropy,
+            "estimate": _padded(step.estimate, step.drafted),
             "accepted_flags": [i < step.accepted for i in range(step.drafted)],
         }
         for number, step in enumerate(decoded.steps)
     ]
+
+
+def _padded(estimate: list[float] | None, drafted: int) -> list[float | None] | None:
+    """An entry per draft token: null for those that the policy was not asked about."""
+    return None if estimate is None else [*estimate, *[None] * drafted][:drafted]

@@ -1,5 +1,6 @@
 """The decode loop: drafter x length policy x verification. Every method runs through it, `ar` included."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -7,6 +8,7 @@ import torch
 from methods.draft import Draft
 from methods.drafters import Drafter
 from methods.engine import Engine
+from methods.errors import MethodError
 from methods.policies import LengthPolicy
 from methods.sampling import Sampling
 from methods.stopping import StopRule
@@ -31,6 +33,7 @@ class Step:
     other_s: float
     confidence: list[float]
     entropy: list[float]
+    estimate: list[float] | None
 
 
 @dataclass
@@ -71,7 +74,10 @@ class Decoder:
 
         Raises:
             IndexError: never for prompts that fit `context_limit` less `stop.max_new_tokens`.
+            MethodError: a policy that would bias sampled outputs.
         """
+        if policy and policy.greedy_only and not self.sampling.greedy:
+            raise MethodError(f"--set {policy.greedy_only} is for greedy decoding: use --temperature 0")
         out = Decoded()
         start = self._clock()
         generator = self._prefill(prompt, stop.max_new_tokens, policy, seed)
@@ -113,7 +119,7 @@ class Decoder:
         if self.drafter:
             # The target's own token takes the last place, so a draft never runs past the length limit.
             draft = self.drafter.begin(unread)
-            stop_reason = self._draft(draft, policy, stop.max_new_tokens - len(tokens) - 1, timer)
+            stop_reason = draft_step(self.drafter, draft, policy, stop.max_new_tokens - len(tokens) - 1, timer.lap)
         drafted = draft.length if draft else 0
         timer.lap("other")
         if drafted:
@@ -144,21 +150,28 @@ class Decoder:
             other_s=seconds["other"],
             confidence=confidence,
             entropy=entropy,
+            estimate=policy.estimates if drafted else None,
         )
         return step, [verdict.next_token], end
 
-    def _draft(self, draft: Draft, policy: LengthPolicy, room: int, timer: StepTimer) -> str:
-        """Drafts block by block until the policy stops; returns why drafting ended."""
-        policy.begin()
-        limit = min(policy.gamma_max, room)
-        timer.lap("other")
-        while draft.length < limit:
-            self.drafter.extend(min(policy.block, limit - draft.length))
-            timer.lap("draft")
-            if draft.length == limit:
-                break
-            draft_on = policy.draft_on(draft)
-            timer.lap("preverify")
-            if not draft_on:
-                return "policy"
-        return "gamma_max" if policy.gamma_max <= room else "length"
+
+def draft_step(
+    drafter: Drafter, draft: Draft, policy: LengthPolicy, room: int, lap: Callable[[str], None] = lambda phase: None
+) -> str:
+    """Drafts block by block, at most `room` tokens, until the policy stops; returns why drafting ended: "policy",
+    "gamma_max" or "length" (of the output). Decoding and replaying both draft with it."""
+    policy.begin()
+    limit = min(policy.gamma_max, room)
+    lap("other")
+    while draft.length < limit:
+        drafter.extend(min(policy.block, limit - draft.length))
+        lap("draft")
+        if draft.length == limit:
+            break
+        draft_on = policy.draft_on(draft)
+        if not draft_on:
+            drafter.cut(draft.length - policy.keep(draft))
+        lap("preverify")
+        if not draft_on:
+            return "policy"
+    return "gamma_max" if policy.gamma_max <= room else "length"

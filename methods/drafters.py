@@ -25,6 +25,9 @@ class Drafter(Protocol):
     def extend(self, n: int) -> None:
         """Drafts the next block of n tokens."""
 
+    def cut(self, n: int) -> None:
+        """Forgets the draft's last n tokens before they are verified."""
+
     def end(self, tokens: Sequence[int], accepted: int) -> None:
         """Forgets the draft's `tokens` after the first `accepted`."""
 
@@ -86,6 +89,10 @@ class AutoregressiveDrafter:
         probs = self.sampling.distribution(out.logits)
         column = self.sampling.draw(probs, self.generator)
         self.draft.append(column, self.engine.to_full(column), probs, out.hidden)
+
+    def cut(self, n: int) -> None:
+        self.engine.rollback(min(n, self.draft.length - 1))
+        self.draft.length -= n
 
     def end(self, tokens: Sequence[int], accepted: int) -> None:
         if accepted < len(tokens):

@@ -86,12 +86,27 @@ class Engine:
         self.tokens += len(tokens)
         return self._run(tokens, keep or len(tokens))
 
-    def _run(self, tokens: torch.Tensor, keep: int) -> Output:
+    def forward_tree(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor) -> Output:
+        """One counted pass over tokens (k,) that need not follow each other: each has a place of its own in the text,
+        positions (k,), and sees the entries of the cache, itself included, that mask (k, length + k) marks.
+
+        Raises:
+            MethodError: the model has sliding windows, which are a mask of their own.
+        """
+        if "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ()):
+            raise MethodError("a model with sliding-window attention cannot read several continuations at once")
+        self.forwards += 1
+        self.tokens += len(tokens)
+        places = {"position_ids": positions.to(self.device)[None], "attention_mask": mask.to(self.device)[None, None]}
+        return self._run(tokens, len(tokens), **places)
+
+    def _run(self, tokens: torch.Tensor, keep: int, **extra) -> Output:
         logits = self.model(
             input_ids=tokens.to(self.device)[None],
             use_cache=True,
             logits_to_keep=keep,
             **{self._cache_argument: self.cache},
+            **extra,
         ).logits[0]
         hidden, self._hidden = self._hidden[0], None
         return Output(logits[:, : self.vocab_size], hidden)

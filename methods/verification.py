@@ -36,15 +36,28 @@ def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, genera
     return Verdict(tuple(tokens), accepted, next_token)
 
 
-def _count_leading(accept: torch.Tensor) -> torch.Tensor:
-    """accept (k,) of bool -> (1,) how many of the first are true without a gap."""
-    return accept.long().cumprod(0).sum(0, keepdim=True)
+def count_leading(accept: torch.Tensor) -> torch.Tensor:
+    """accept (..., k) of bool -> (..., 1) how many of the first are true without a gap."""
+    return accept.long().cumprod(-1).sum(-1, keepdim=True)
+
+
+def count_accepted(best: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Greedy verification: the target's argmax (..., k) and the draft tokens (..., k) in those places -> (..., 1)."""
+    return count_leading(best == tokens)
 
 
 def _greedy(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     best = logits.argmax(-1)
-    accepted = _count_leading(best[:-1] == tokens)
+    accepted = count_accepted(best[:-1], tokens)
     return accepted, best[accepted]
+
+
+def acceptance_probabilities(logits: torch.Tensor, draft: Draft, sampling: Sampling) -> torch.Tensor:
+    """min(1, p_i(d_i) / q_i(d_i)) of each draft token (k,), from the target's logits (at least k, vocab): the chance
+    that it is accepted when those before it were."""
+    tokens = draft.tokens[: draft.length].to(logits.device)
+    p = sampling.distribution(logits[: draft.length]).gather(1, tokens[:, None])[:, 0]
+    return (p / draft.confidence[: draft.length].to(p.device)).clamp(max=1)
 
 
 def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, generator: torch.Generator):
@@ -55,7 +68,7 @@ def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, gener
     q_of_tokens = draft.confidence[:k].to(p.device)
     uniform = torch.rand(k, dtype=p.dtype, device=p.device, generator=generator)
     # u < p/q, written without the division: q is positive, as the token was drawn from it.
-    accepted = _count_leading(uniform * q_of_tokens < p_of_tokens)
+    accepted = count_leading(uniform * q_of_tokens < p_of_tokens)
     p_next = p.index_select(0, accepted)[0]
     q_next = draft.distribution(accepted.to(draft.probs.device), len(p_next)).to(p.device)
     residual = (p_next - q_next).clamp(min=0)
