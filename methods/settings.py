@@ -9,10 +9,16 @@ from methods.errors import MethodError
 
 
 def setting(
-    default: Any, help: str, *, low: float | None = None, high: float | None = None, choices: tuple = ()
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple = (),
+    words: tuple[str, ...] = (),
 ) -> Any:
-    """A dataclass field with its help text and the values that it may take."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices})
+    """A dataclass field with its help text and the values that it may take: a number may also be one of `words`."""
+    return field(default=default, metadata={"help": help, "low": low, "high": high, "choices": choices, "words": words})
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ def parse_settings(cls: type, method: str, values: dict[str, Any]) -> Any:
 
 
 def _check(f: dataclasses.Field, flag: str, value: Any) -> Any:
+    if isinstance(value, str) and value in f.metadata["words"]:
+        return value
     kind = type(f.default)
     try:
         parsed = _convert(kind, value)
@@ -74,4 +82,5 @@ def _describe(f: dataclasses.Field) -> str:
         return "one of " + ", ".join(map(str, choices))
     kind = {int: "a whole number", float: "a number", bool: "on or off"}.get(type(f.default), "text")
     span = "" if low is None and high is None else f" of at least {low:g}" if high is None else f" up to {high:g}"
-    return kind + (f" from {low:g} to {high:g}" if low is not None and high is not None else span)
+    span = f" from {low:g} to {high:g}" if low is not None and high is not None else span
+    return " or ".join((kind + span, *f.metadata["words"]))

@@ -8,11 +8,15 @@ from methods.settings import setting
 
 
 @dataclass(frozen=True)
-class EntropySettings:
-    rule: str = setting("svip", "stopping rule", choices=("adaedl", "svip"))
+class SvipSettings:
     gamma_max: int = setting(40, "longest draft", low=1, high=256)
     c: float = setting(0.15, "svip: factor on the entropy in nats", low=0)
     h: float = setting(0.3, "svip: stop when sqrt(c * entropy) exceeds it", low=0)
+
+
+@dataclass(frozen=True)
+class AdaEdlSettings:
+    gamma_max: int = setting(40, "longest draft", low=1, high=256)
     lambda_h: float = setting(0.2, "adaedl: factor on the entropy in nats", low=0)
     threshold: float = setting(
         0.4, "adaedl: first threshold on the bound of the acceptance probability", low=-10, high=1
@@ -23,10 +27,30 @@ class EntropySettings:
     threshold_decay: float = setting(0.9, "adaedl: smoothing of the threshold", low=0, high=1)
 
 
+@dataclass(frozen=True)
+class EntropySettings(AdaEdlSettings, SvipSettings):
+    """Those of both rules, and which of them decides."""
+
+    rule: str = setting("svip", "stopping rule", choices=("adaedl", "svip"))
+
+
+# What tuning may try. SVIP compares the entropy with h^2 / c, so c needs no values of its own.
+SVIP_SEARCH = {"h": tuple(round(0.06 + 0.04 * i, 2) for i in range(24))}
+ADAEDL_SEARCH = {
+    "threshold": (0.1, 0.25, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "lambda_h": (0.1, 0.2, 0.4),
+    "target_rate": (0.7, 0.8, 0.9),
+}
+ENTROPY_SEARCH = (
+    {"rule": ("svip",), **SVIP_SEARCH},
+    {"rule": ("adaedl",), **ADAEDL_SEARCH, "target_rate": (0.9,)},
+)
+
+
 class Svip(LengthPolicy):
     """Stops after the token whose distribution has sqrt(c H(q)) > h (SVIP, section 3)."""
 
-    def __init__(self, settings: EntropySettings):
+    def __init__(self, settings: SvipSettings):
         self.settings, self.gamma_max = settings, settings.gamma_max
 
     def draft_on(self, draft: Draft) -> bool:
@@ -41,7 +65,7 @@ class AdaEdl(LengthPolicy):
     were too long), else down (AdaEDL, section 3; the update is that of Draft & Verify, arXiv 2309.08168).
     """
 
-    def __init__(self, settings: EntropySettings):
+    def __init__(self, settings: AdaEdlSettings):
         self.settings, self.gamma_max = settings, settings.gamma_max
         self.threshold, self.rate = settings.threshold, settings.target_rate
 

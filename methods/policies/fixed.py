@@ -11,6 +11,9 @@ class FixedSettings:
     gamma: int = setting(5, "draft tokens per step", low=1, high=256)
 
 
+FIXED_SEARCH = {"gamma": tuple(range(1, 17))}
+
+
 class FixedLength(LengthPolicy):
     """Drafts gamma tokens as one block, so it never needs a value on the host."""
 

@@ -7,20 +7,31 @@ import pytest
 import torch
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
+from tests.methods.layers import untrained_layer
 from tests.methods.models import ARCHITECTURES, greedy_reference, noisy_copy, tiny_model
 
 GREEDY = Sampling()
+UNTRAINED = untrained_layer(hidden=32)
 VARIANTS = [("ar", {})]
 VARIANTS += [("sd", {"gamma": gamma}) for gamma in range(1, 17)]
 VARIANTS += [("entropy", {"rule": "svip", "h": h, "gamma_max": 7}) for h in (0.2, 0.5, 0.65)]
 VARIANTS += [("entropy", {"rule": "adaedl", "threshold": t}) for t in (0.2, 0.5)]
+VARIANTS += [("heuristic", {"start": 3}), ("gammatune", {"start": 3}), ("gammatune", {"start": 6, "tau": 0.4})]
 
 # Enough to put an end at every place of a draft.
 ENDINGS = [v for v in VARIANTS if v[0] != "ar" and v[1].get("gamma", 1) in (1, 2, 3, 5, 8, 16)]
+ENDINGS += [("pacer", {"block": 2, "threshold": 0.45}), ("pacer", {"block": 3, "failing_block": "cut"})]
+VARIANTS += [("svip", {"h": 0.5}), ("adaedl", {"threshold": 0.5}), ("confidence", {"threshold": 0.5})]
+VARIANTS += [("specdec++", {"threshold": 0.8}), ("pacer", {"block": 1, "threshold": "auto"})]
+VARIANTS += [("pacer", {"block": block, "threshold": 0.45}) for block in (1, 2, 3)]
+VARIANTS += [("pacer", {"block": 2, "threshold": 0.48, "failing_block": "cut"})]
+VARIANTS += [("pacer", {"block": 4, "threshold": 0.3, "growth": 1.3, "combine": "product"})]
 
 
 def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, stop, sampling=GREEDY, seed=0):
     method = get_method(name, settings)
+    if method.spec.trained:
+        method = method.with_layer(UNTRAINED)
     return Decoder(target, method.drafter(draft, sampling), sampling).decode(prompt, stop, method.policy(), seed)
 
 

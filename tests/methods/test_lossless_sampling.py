@@ -9,6 +9,7 @@ from scipy.stats import chisquare
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
 from methods.engine import Output
+from tests.methods.layers import ConfidenceLayer
 from tests.methods.models import noisy_copy, tiny_model
 
 VOCAB, RUNS, PROMPT = 4, 20_000, [0, 3, 1]
@@ -18,7 +19,19 @@ VARIANTS = [
     ("sd", {"gamma": 4}),
     ("entropy", {"rule": "svip", "h": 0.42}),
     ("entropy", {"rule": "adaedl", "threshold": 0.5}),
+    ("svip", {"h": 0.35}),
+    ("adaedl", {"threshold": 0.4}),
+    ("confidence", {"threshold": 0.5}),
+    ("heuristic", {"start": 2}),
+    ("gammatune", {"start": 2, "tau": 0.4}),
+    ("specdec++", {"threshold": 0.6}),
+    ("pacer", {"block": 1, "threshold": 0.4, "growth": 1.2}),
+    ("pacer", {"block": 2, "threshold": "auto"}),
 ]
+CORE = VARIANTS[:5]  # through every kind of sampling; the other policies, which share all but the length, through one
+SAMPLINGS = [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)]
+CASES = [(*variant, sampling) for variant in CORE for sampling in SAMPLINGS]
+CASES += [(*variant, SAMPLINGS[i % 3]) for i, variant in enumerate(VARIANTS[5:])]
 
 
 class MarkovEngine:
@@ -70,6 +83,8 @@ def exact_distribution(engine: MarkovEngine, sampling: Sampling) -> torch.Tensor
 
 def observed_counts(target, draft, name, settings, sampling) -> torch.Tensor:
     method = get_method(name, settings)
+    if method.spec.trained:
+        method = method.with_layer(ConfidenceLayer())
     decoder = Decoder(target, method.drafter(draft, sampling), sampling)
     counts = torch.zeros(VOCAB**3, dtype=torch.float64)
     for seed in range(RUNS):
@@ -97,8 +112,7 @@ def test_every_method_is_tested_here():
     assert {name for name, _ in VARIANTS} == set(METHODS)
 
 
-@pytest.mark.parametrize("name, settings", VARIANTS, ids=str)
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.7, top_k=3), Sampling(1.3, top_p=0.8)], ids=str)
+@pytest.mark.parametrize("name, settings, sampling", CASES, ids=str)
 def test_joint_distribution_is_the_targets(name, settings, sampling):
     """Seeds are fixed, so the test is deterministic; 1e-4 leaves room for one unlucky set of seeds among all of
     these."""

@@ -1,8 +1,17 @@
 """Hyperparameters are checked by name, type and range, and the message says what to type."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from methods import METHODS, MethodError, get_method, parse_assignments
+from methods.settings import parse_settings, setting
+
+
+@dataclass(frozen=True)
+class WordSettings:
+    threshold: float = setting(0.5, "a number or a word", low=0, high=1, words=("auto", "none"))
+    gamma: int = setting(4, "a whole number or a word", low=1, words=("auto",))
 
 
 def test_defaults_pass_their_own_checks():
@@ -45,3 +54,22 @@ def test_assignments_are_grouped_by_method():
         "entropy": {"h": "0.2", "rule": "svip"},
     }
     assert get_method("sd", {"gamma": "3"}).settings.gamma == 3
+
+
+def test_a_number_may_be_a_word():
+    assert parse_settings(WordSettings, "m", {"threshold": "auto", "gamma": "auto"}) == WordSettings("auto", "auto")
+    assert parse_settings(WordSettings, "m", {"threshold": "0.25", "gamma": "3"}) == WordSettings(0.25, 3)
+
+
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ({"threshold": "atuo"}, "--set m.threshold=atuo: expected a number from 0 to 1 or auto or none"),
+        ({"threshold": 2}, "--set m.threshold=2: expected a number from 0 to 1 or auto or none"),
+        ({"gamma": "none"}, "--set m.gamma=none: expected a whole number of at least 1 or auto"),
+    ],
+)
+def test_the_words_are_named(values, said):
+    with pytest.raises(MethodError) as raised:
+        parse_settings(WordSettings, "m", values)
+    assert str(raised.value) == said
