@@ -56,7 +56,7 @@ def draft_prompts(
         encoding = _Encoding(task, tokenizer, chat, max_prompt_tokens)
         kept, used = _split(samples)
         held_out[name] = list(dict.fromkeys(encoding.of(kept)))
-        passages = [passage for sample in used for passage in _passages(task, sample)]
+        passages = [passage for sample in used for passage in passages_of(task, sample)]
         training[name] = _distinct(encoding.of([*used, *passages]), held_out[name], limit)
     return DraftPrompts(training, held_out, tuple(notes))
 
@@ -104,7 +104,7 @@ def _split(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sample
     return samples[:count], samples[count:]
 
 
-def _passages(task: Task, sample: Sample) -> list[Sample]:
+def passages_of(task: Task, sample: Sample) -> list[Sample]:
     """Samples that hold only some consecutive sentences of a long text; none for a task without one."""
     field = task.truncatable(sample)
     if not field:
@@ -114,7 +114,8 @@ def _passages(task: Task, sample: Sample) -> list[Sample]:
     for length in PASSAGE_SENTENCES:
         for start in range(0, len(sentences) - length // 2, length):
             text = " ".join(sentences[start : start + length])
-            found.append(replace(sample, fields={**sample.fields, field: text}))
+            name = f"{sample.id}-{start}+{length}"
+            found.append(replace(sample, id=name, fields={**sample.fields, field: text}))
     return found
 
 

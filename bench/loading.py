@@ -54,7 +54,7 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
     if with_draft and not spec.draft.startswith(_OWN):
         check_tokenizers(tokenizer, load_tokenizer(spec.draft), spec)
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
-    vocab = min(max(tokenizer.get_vocab().values()) + 1, head_rows(target))
+    vocab = token_count(tokenizer, target)
     draft_dtype = draft_precision(spec, placement)
     shared = spec.draft.startswith("pruned:") and draft_dtype == placement.dtype and not spec.draft_vocab
     draft = token_ids = None
@@ -84,6 +84,11 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
 def head_rows(model: PreTrainedModel) -> int:
     """Tokens that a model can say."""
     return model.get_output_embeddings().out_features
+
+
+def token_count(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> int:
+    """Tokens that a model can say and its tokenizer knows; rows of the head behind them pad it."""
+    return min(max(tokenizer.get_vocab().values()) + 1, head_rows(model))
 
 
 def draft_precision(spec: PairSpec, placement: Placement) -> str:

@@ -28,6 +28,7 @@ class GenerationConfig:
     batch_rows: most prompts in one batch.
     prefill_tokens: most prompt tokens in one forward pass of the prefill.
     seed: of the sampling, combined with the index of the batch.
+    vocab_size: rows of the head that stand for tokens; those behind them pad it. None for all.
     """
 
     max_new_tokens: int = 160
@@ -35,6 +36,7 @@ class GenerationConfig:
     batch_rows: int = 256
     prefill_tokens: int = 8192
     seed: int = 0
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def generate_batch(
     Raises MethodError for a model with sliding windows, ValueError for an empty prompt.
     """
     if getattr(target.config, "sliding_window", None):
-        raise MethodError("train-draft cannot teach from a target with sliding-window attention; use another --target")
+        raise MethodError("a target with sliding-window attention cannot generate in batches here; use another --pair")
     if not all(prompts):
         raise ValueError("a prompt without tokens cannot be continued")
     device = target.get_input_embeddings().weight.device
@@ -90,7 +92,8 @@ def generate_batch(
     ends = torch.tensor(sorted(end_ids), device=device)
     head = target.get_output_embeddings()
     while True:
-        run.append(pick_tokens(head(run.last_hidden), config.temperature, generator), ends)
+        logits = head(run.last_hidden)[:, : config.vocab_size]
+        run.append(pick_tokens(logits, config.temperature, generator), ends)
         if run.step == config.max_new_tokens or not run.drop_finished():
             return run.sequences()
         run.forward()
