@@ -1,0 +1,158 @@
+"""Measuring the costs of a loaded pair."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression
+from tqdm import tqdm
+
+from bench.costs import Costs
+from bench.environment import environment
+from bench.errors import BenchError
+from bench.loading import Pair
+from methods import Decoder, Sampling, StopRule, get_method
+from methods.drafters import AutoregressiveDrafter
+from methods.preverifier.layer import PreVerifier
+from methods.timer import synchronised_clock
+from methods.verification import verify
+
+CONTEXTS = (128, 768)
+VERIFIED = (*range(1, 18), 21, 25, 29, 33)
+_BLOCK = 2  # tokens per question to the layer
+_DRAFTED = 8  # draft passes timed together, as they follow each other without a pause
+_GREEDY = Sampling()
+
+
+def measure_costs(
+    pair: Pair,
+    layer: PreVerifier | None = None,
+    *,
+    contexts: Sequence[int] = CONTEXTS,
+    verified: Sequence[int] = VERIFIED,
+    repeats: int = 15,
+) -> Costs:
+    """Times of greedy decoding with a loaded pair: medians over `repeats` rounds after one that warms up, the device
+    synchronised around every pass. Each round has all contexts, and all sizes in random order, so that a machine's slow
+    minutes fall on all alike.
+
+    More tokens may well be cheaper than fewer (matrix kernels prefer some sizes), so sizes are left as they were
+    measured; but a longer context is never cheaper: where noise says so, contexts are averaged (isotonic regression).
+
+    Raises:
+        BenchError: a pair that cannot read so long a context.
+    """
+    longest = max(contexts) + max(verified) + _DRAFTED
+    if longest > pair.context_limit:
+        raise BenchError(f"{pair.spec.name} reads {pair.context_limit} tokens, but the costs need {longest}")
+    contexts, verified = tuple(sorted(contexts)), tuple(sorted(verified))
+    stopwatch = _Stopwatch(pair, layer)
+    rows = stopwatch.measure(contexts, verified, repeats)
+    target = np.array([[row["target", k] for k in verified] for row in rows])
+    draft = np.array([row["draft"] for row in rows])
+    target = np.apply_along_axis(lambda times: isotonic_regression(times).x, 0, target)
+    device = str(pair.target.device)
+    return Costs(
+        f"{pair.spec.name} on {device}",
+        contexts,
+        verified,
+        tuple(tuple(map(float, row)) for row in target),
+        tuple(map(float, isotonic_regression(draft).x)),
+        None if layer is None else median(row["preverify"] for row in rows),
+        median(row["question"] for row in rows),
+        stopwatch.overhead(),
+        about={
+            "pair": pair.spec.name,
+            "target": pair.spec.target,
+            "draft": pair.spec.draft,
+            "target_dtype": str(pair.target.model.dtype).removeprefix("torch."),
+            "draft_dtype": pair.draft_dtype,
+            "repeats": repeats,
+            "environment": environment(device),
+        },
+    )
+
+
+class _Stopwatch:
+    """Times the parts of a step as decoding makes them."""
+
+    def __init__(self, pair: Pair, layer: PreVerifier | None):
+        self.pair, self.layer = pair, layer
+        self.drafter = AutoregressiveDrafter(pair.draft, _GREEDY)
+        self.random = random.Random(0)
+        self.generator = torch.Generator(pair.target.device)
+
+    @torch.inference_mode()
+    def measure(self, contexts: tuple[int, ...], verified: tuple[int, ...], repeats: int) -> list[dict]:
+        """For each context length, median seconds by part: ("target", tokens), "draft", "question", "preverify"."""
+        times: list[dict] = [defaultdict(list) for _ in contexts]
+        for round_ in tqdm(range(repeats + 1), desc="costs", unit="round"):
+            for context, found in zip(contexts, times, strict=True):
+                self._read(context, context + max(verified) + 2 * _DRAFTED)
+                for what, seconds in self._round(self.random.sample(verified, len(verified))):
+                    if round_:  # the first one warms up
+                        found[what].append(seconds)
+        return [{what: median(seconds) for what, seconds in found.items()} for found in times]
+
+    def _read(self, context: int, room: int) -> None:
+        prompt = torch.tensor(self._prompt(context))
+        self.pair.target.reset(room)
+        self.pair.target.prefill(prompt)
+        self.drafter.prefill(prompt, room, _DRAFTED, seed=0)
+
+    def _prompt(self, length: int) -> list[int]:
+        vocab = self.pair.target.vocab_size or self.pair.target.model.config.vocab_size
+        return [self.random.randrange(vocab) for _ in range(length)]
+
+    def _round(self, sizes: list[int]) -> list[tuple]:
+        """Some (what, seconds): every size of target pass, and the draft's part between them."""
+        found = []
+        for n, size in enumerate(sizes):
+            if n % 4 == 0:
+                found += self._draft()
+            read = torch.tensor(self._prompt(size), device=self.pair.target.device)
+            found.append((("target", size), self._timed(lambda read=read: self._verify(read))))
+            self.pair.target.rollback(size)
+        return found
+
+    def _verify(self, read: torch.Tensor) -> None:
+        logits = self.pair.target.forward(read, keep=len(read)).logits
+        verify(logits, _Proposal(read[1:]) if len(read) > 1 else None, _GREEDY, self.generator)
+
+    def _draft(self) -> list[tuple]:
+        draft = self.drafter.begin(self._prompt(1))
+        found = [("draft", self._timed(lambda: self.drafter.extend(_DRAFTED)) / _DRAFTED)]
+        last = _DRAFTED - 1
+        found.append(("question", self._timed(lambda: draft.entropy[last].item())))
+        if self.layer:
+            estimator = self.layer.estimator(_BLOCK)
+            estimator.begin()
+            for length in range(_BLOCK, min(_DRAFTED, self.layer.config.positions) + 1, _BLOCK):
+                draft.length = length
+                found.append(("preverify", self._timed(lambda: estimator.estimate(draft))))
+            draft.length = _DRAFTED
+        self.drafter.end(range(_DRAFTED), 0)
+        self.pair.draft.rollback(1)
+        return found
+
+    def _timed(self, work: Callable[[], object]) -> float:
+        devices = (self.pair.target.device, self.pair.draft.device)
+        start = synchronised_clock(*devices)
+        work()
+        return synchronised_clock(*devices) - start
+
+    def overhead(self) -> float:
+        """What else a step takes, from a short run through the decode loop: median seconds."""
+        decoder = Decoder(self.pair.target, self.drafter, _GREEDY)
+        out = decoder.decode(self._prompt(32), StopRule(64), get_method("sd", {"gamma": 4}).policy())
+        return median(step.other_s for step in out.steps)
+
+
+class _Proposal:
+    """The draft tokens that a timed verification compares."""
+
+    def __init__(self, tokens: torch.Tensor):
+        self.tokens, self.length = tokens, len(tokens)
