@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: run test setup clean
 
 run: setup
-	$(BIN)/python run_bench.py --method sd --task gsm8k
+	$(BIN)/python run_bench.py --method sd,entropy,pacer --task gsm8k
 
 test: setup
 	$(BIN)/python -m pytest

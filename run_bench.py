@@ -1,150 +1,10 @@
 """The command line of pacer-bench: parses and dispatches, nothing else."""
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-VERBS = ("run", "sweep", "ls", "train-draft")
-
-RUN_EXAMPLES = """examples:
-  python run_bench.py --method sd --task gsm8k
-  python run_bench.py --method sd,entropy --task gsm8k,humaneval --limit 16 --set sd.gamma=3 --set entropy.rule=adaedl
-  python run_bench.py --method sd --task cnn_dm --temperature 0.7 --top-p 0.9 --seed 1 --repeat 3
-  python run_bench.py --pair qwen2.5-7b --method sd --task mbpp --device cuda
-  python run_bench.py --target DIR --draft DIR --method sd --task gsm8k
-  python run_bench.py --resume RUN_ID                 goes on with a run that was interrupted
-
-other verbs (each has its own --help):
-  python run_bench.py sweep FILE.toml                 methods x tasks x pairs in one resumable run
-  python run_bench.py ls methods|tasks|pairs|columns  what there is
-  python run_bench.py train-draft --pair NAME         distils a draft model from a pair's target
-"""
-SWEEP_EXAMPLES = """example:
-  python run_bench.py sweep bench/sweeps/gamma.toml
-"""
-TRAIN_EXAMPLES = """examples:
-  python run_bench.py train-draft --data-dir DIR --out drafts/mine            a draft like the shipped one
-  python run_bench.py train-draft --data-dir DIR --out drafts/mine --minutes 300
-                                                      resumes it where it was stopped, with more time
-  python run_bench.py train-draft --pair smollm2-135m --device cuda --layers 0,1,2,3,4,5
-  python run_bench.py --pair smollm2-135m --draft student:drafts/mine/student --method sd --task gsm8k
-"""
-LS_EXAMPLES = """examples:
-  python run_bench.py ls methods      with all hyperparameters for --set
-  python run_bench.py ls columns      the columns of samples.parquet and steps.parquet
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """Answers a mistake in one line, as everything else here does."""
-
-    def __init__(self, **options):
-        super().__init__(**options, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-    def error(self, message: str):
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
-
-
-def build_parser(verb: str = "") -> argparse.ArgumentParser:
-    """The parser; `verb` is the one that will be parsed."""
-    parser = Parser(prog="run_bench.py", description="Benchmarks speculative decoding methods.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    add_run(verbs)
-    add_sweep(verbs)
-    add_ls(verbs)
-    add_train_draft(verbs, complete=verb == "train-draft")
-    return parser
-
-
-def _verb(verbs, name: str, help: str, epilog: str) -> argparse.ArgumentParser:
-    return verbs.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog)
-
-
-def add_run(verbs) -> None:
-    run = _verb(verbs, "run", "decode prompts with one or more methods, the ar baseline beside them", RUN_EXAMPLES)
-    what = run.add_argument_group("what to run")
-    what.add_argument("--method", metavar="NAMES", default="sd", help="methods, separated by commas (default: sd)")
-    what.add_argument("--task", metavar="NAMES", default="gsm8k", help="tasks, separated by commas (default: gsm8k)")
-    what.add_argument("--pair", metavar="NAME", help="a pair of the registry (default: smollm2-135m)")
-    what.add_argument("--target", metavar="MODEL", help="instead of --pair: a folder or hub id, together with --draft")
-    what.add_argument("--draft", metavar="MODEL", help="a folder or hub id; with --pair: replaces the pair's draft")
-    what.add_argument(
-        "--set", metavar="M.X=V", action="append", default=[], help="hyperparameter X of method M (see: ls methods)"
-    )
-    what.add_argument("--no-baseline", action="store_true", help="leave out ar; then there are no speedups")
-    data = run.add_argument_group("prompts")
-    data.add_argument("--limit", metavar="N", default="8", help="samples per task, or all (default: 8)")
-    data.add_argument("--split", default="test", help="split of the data (default: test)")
-    data.add_argument(
-        "--few-shot", type=int, default=0, metavar="N", help="worked examples before each question (default: 0)"
-    )
-    data.add_argument(
-        "--prompt",
-        choices=("auto", "chat", "base"),
-        default="auto",
-        help="template (default: auto, chat if there is one)",
-    )
-    data.add_argument(
-        "--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)"
-    )
-    decoding = run.add_argument_group("decoding")
-    decoding.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default: 128)")
-    decoding.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: 0)")
-    decoding.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="nucleus sampling, 1 is off (default: 1)"
-    )
-    decoding.add_argument("--top-k", type=int, default=0, metavar="K", help="top-k sampling, 0 is off (default: 0)")
-    decoding.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
-    decoding.add_argument("--repeat", type=int, default=1, metavar="N", help="decodings of each prompt (default: 1)")
-    _add_placement(run.add_argument_group("machine"))
-    _add_results(run)
-
-
-def _add_placement(group) -> None:
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    group.add_argument(
-        "--dtype", default="auto", help="auto, float32, bfloat16 or float16 (auto: float32 on CPU, bfloat16 on CUDA)"
-    )
-    group.add_argument(
-        "--device-map", default="", metavar="MAP", help="as in transformers, e.g. auto, for models larger than one card"
-    )
-
-
-def _add_results(parser) -> None:
-    group = parser.add_argument_group("results")
-    group.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for run folders (default: results/)"
-    )
-    group.add_argument("--resume", metavar="RUN_ID", help="go on with this run of --out; its own options count")
-
-
-def add_sweep(verbs) -> None:
-    sweep = _verb(verbs, "sweep", "run methods x tasks x pairs from a TOML file as one resumable run", SWEEP_EXAMPLES)
-    sweep.add_argument(
-        "file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)"
-    )
-    sweep.add_argument(
-        "--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)"
-    )
-    _add_results(sweep)
-
-
-def add_ls(verbs) -> None:
-    ls = _verb(verbs, "ls", "list what there is", LS_EXAMPLES)
-    ls.add_argument("what", choices=("methods", "tasks", "pairs", "columns"))
-
-
-def add_train_draft(verbs, complete: bool) -> None:
-    """`complete` adds the options, which takes importing the training code."""
-    train = _verb(verbs, "train-draft", "distil a draft model from a pair's target", TRAIN_EXAMPLES)
-    train.add_argument("--pair", metavar="NAME", default="smollm2-135m", help="pair whose target teaches")
-    train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
-    if complete:
-        from bench.train_options import add_options
-
-        add_options(train)
-        train.set_defaults(data_dir=Path(os.environ["BENCH_DATA"]) if os.environ.get("BENCH_DATA") else None)
+from bench.options import VERBS, build_parser
 
 
 def run_config(args: argparse.Namespace):
@@ -152,6 +12,7 @@ def run_config(args: argparse.Namespace):
     from bench.config import MethodEntry, RunConfig
     from bench.errors import BenchError
     from bench.pairs import find_pair, place
+    from bench.run_params import with_params
     from bench.sweep import parse_limit
     from methods import parse_assignments
 
@@ -162,7 +23,7 @@ def run_config(args: argparse.Namespace):
     for name in settings:
         if name not in names:
             raise BenchError(f"--set {name}...: '{name}' is not among --method {args.method}")
-    return RunConfig(
+    config = RunConfig(
         pairs=(find_pair(args.pair, args.target, args.draft),),
         tasks=tuple(_names("--task", args.task)),
         methods=tuple(MethodEntry(name, name, settings.get(name, {})) for name in names),
@@ -171,6 +32,7 @@ def run_config(args: argparse.Namespace):
         **{name: getattr(args, name) for name in ("split", "few_shot", "prompt", "max_new_tokens", "temperature")},
         **{name: getattr(args, name) for name in ("top_p", "top_k", "seed", "repeat", "data_dir")},
     )
+    return with_params(config, args.params)
 
 
 def _names(flag: str, text: str) -> list[str]:
@@ -211,9 +73,75 @@ def dispatch(args: argparse.Namespace) -> int:
 
         print(listing(args.what))
         return 0
-    from bench.train_options import main as train_draft
+    if args.verb == "train-draft":
+        from bench.train_options import main as train_draft
 
-    return train_draft(args)
+        return train_draft(args)
+    print(
+        {"collect": do_collect, "train-preverifier": do_train, "costs": do_costs, "replay": do_replay, "tune": do_tune}[
+            args.verb
+        ](args)
+    )
+    return 0
+
+
+def _pair(args: argparse.Namespace):
+    from bench.pairs import find_pair
+
+    return find_pair(args.pair, args.target, args.draft)
+
+
+def do_collect(args: argparse.Namespace) -> str:
+    from bench.collect import collect
+    from bench.collect_config import CollectConfig
+    from bench.pairs import place
+    from bench.sweep import parse_limit
+
+    pair, placement = _pair(args), place(args.device, args.dtype, args.device_map)
+    names = ("split", "rollout", "max_new_tokens", "max_prompt_tokens", "temperature", "top_p", "top_k", "stride")
+    options = {name: getattr(args, name) for name in (*names, "seed", "data_dir", "out")}
+    options |= {"limit": parse_limit(args.limit), "placement": placement}
+    configs = [CollectConfig(pair=pair, task=task, **options) for task in _names("--task", args.task)]
+    return "\n".join(f"{config.task}: {collect(config).path}" for config in configs)
+
+
+def do_train(args: argparse.Namespace) -> str:
+    from bench.layer_variants import find_variants
+    from bench.layers import LAYERS
+    from bench.train_preverifier import train
+
+    pair, variants = _pair(args), find_variants(_names("--variant", args.variant))
+    out = args.out or LAYERS / pair.name
+    tasks = _names("--tasks", args.tasks)
+    reports = train(pair, tasks, variants, args.traces, out, args.minutes, args.seed, args.device)
+    lines = [f"{name}: {variants[name].summary}\n\n{report.markdown()}" for name, report in reports.items()]
+    return "\n".join([*lines, f"Files: {out}/" + ", ".join(f"{name}.safetensors" for name in reports)])
+
+
+def do_costs(args: argparse.Namespace) -> str:
+    from bench.pairs import place
+    from bench.replay_run import measure
+
+    return measure(_pair(args), place(args.device, args.dtype, args.device_map), args.repeats, args.out)
+
+
+def do_replay(args: argparse.Namespace) -> str:
+    from bench.replay_run import replay_config
+    from bench.sweep import parse_limit, read_sweep
+
+    config = read_sweep(args.file, pair=args.pair, params=args.params)
+    table, text = replay_config(config, args.costs, args.traces, args.split, parse_limit(args.limit))
+    if args.csv:
+        table.to_csv(args.csv, index=False)
+    return text
+
+
+def do_tune(args: argparse.Namespace) -> str:
+    from bench.replay_run import tune_pair
+
+    methods = _names("--methods", args.methods) if args.methods else None
+    tasks = _names("--tasks", args.tasks)
+    return tune_pair(_pair(args), tasks, methods, args.costs, args.traces, args.budget, args.seed, args.out)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,9 +1,11 @@
 """What a finished run prints: the table and where everything came from."""
 
+import dataclasses
 from typing import Any
 
 from bench.store import RunFolder
 from bench.summary import NOTES, render, summarise
+from methods import METHODS
 
 
 def report(folder: RunFolder) -> str:
@@ -40,9 +42,32 @@ def _provenance(info: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"Data: {data}",
+        *_settings(info),
         f"Device: {describe_device(config['placement']['device'], machine)}; {decoding}; "
         f"at most {config['max_new_tokens']} new tokens; repeats: {config['repeat']}",
     ]
+
+
+def _settings(info: dict[str, Any]) -> list[str]:
+    """What differs from the defaults: a line for all tasks, or one per task where they differ."""
+    lines = {}
+    for name, pair in info["pairs"].items():
+        of = f" of {name}" if len(info["pairs"]) > 1 else ""
+        for task, rows in pair["methods"].items():
+            lines.setdefault((of, "; ".join(filter(None, map(_changed, rows, rows.values())))), []).append(task)
+    several = len(lines) > 1
+    return [
+        f"Settings{of}{' on ' + ', '.join(tasks) if several else ''}: {text}"
+        for (of, text), tasks in lines.items()
+        if text
+    ]
+
+
+def _changed(label: str, row: dict[str, Any]) -> str:
+    """ "sd gamma=3"; empty for a row with the defaults only."""
+    defaults = {f.name: f.default for f in dataclasses.fields(METHODS[row["method"]].settings)}
+    changed = [f"{name}={value}" for name, value in row["settings"].items() if value != defaults.get(name)]
+    return f"{label} {' '.join(changed)}" if changed else ""
 
 
 def describe_device(device: str, environment: dict[str, Any]) -> str:

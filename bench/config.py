@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.errors import BenchError
 from bench.pairs import PairSpec, Placement
-from methods import METHODS, Sampling
+from methods import METHODS, Method, Sampling, get_method
 
 _DISTINCT = {"pair": "name it once", "task": "name it once", "method": "give each a label of its own"}
 
@@ -20,6 +20,11 @@ class MethodEntry:
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def params_key(self) -> str:
+        """The name under which a parameter file tunes the row: "pacer", or "pacer:linear" with a layer of its own."""
+        return f"{self.method}:{self.settings['layer']}" if "layer" in self.settings else self.method
 
     def check(self) -> None:
         """Raises BenchError for a label that would mislead: rows are told apart by it, and `ar` is the baseline."""
@@ -34,7 +39,7 @@ class MethodEntry:
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or
-    base."""
+    base; `params` are settings by pair, task and method."""
 
     pairs: tuple[PairSpec, ...]
     tasks: tuple[str, ...]
@@ -51,6 +56,16 @@ class RunConfig:
     seed: int = 0
     repeat: int = 1
     data_dir: str | None = None
+    params: dict[str, dict[str, dict[str, dict[str, Any]]]] = field(default_factory=dict)
+
+    def method(self, entry: MethodEntry, pair: str, task: str) -> Method:
+        """The method of a row on a task: the parameters for them, and over these the row's own settings.
+
+        Raises:
+            MethodError: an unknown method or setting, or a value out of range.
+        """
+        tuned = self.params.get(pair, {}).get(task, {}).get(entry.params_key, {})
+        return get_method(entry.method, {**tuned, **entry.settings})
 
     def __post_init__(self):
         if self.max_new_tokens < 1:

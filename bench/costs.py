@@ -15,6 +15,7 @@ from bench.replay import Replayed
 from bench.toml_text import read_toml, toml_text
 from methods.settings import nearest
 
+_GROWTH = 6  # draft tokens over which the growth of a target pass is averaged
 _HEADER = """Costs of draft-verify steps for replay, one row of target_s and one entry of draft_s per context length.
 target_s: a target pass over as many tokens as `verified` says. draft_s: a pass of the draft model.
 preverify_s, question_s: a question of a policy with and without a trained layer. overhead_s: the rest of a step."""
@@ -79,6 +80,14 @@ class Costs:
     def ratio(self) -> float:
         """A draft pass in target passes of one token, at the first context length: c."""
         return float(self.draft(self.contexts[0]) / self.target(1, self.contexts[0]))
+
+    @property
+    def marginal(self) -> float:
+        """What one more draft token costs, drafted and verified, in target passes of one token: its draft pass, and the
+        mean growth of a target pass over the first tokens."""
+        context, sizes = self.contexts[0], (2, 2 + _GROWTH)
+        first, last = (float(self.target(size, context)) for size in sizes)
+        return self.ratio + max(0.0, last - first) / _GROWTH / float(self.target(1, context))
 
     def seconds(self, replayed: Replayed) -> Seconds:
         """Decoding time of a replayed sample; prefill is left out.

@@ -66,6 +66,17 @@ def find_pair(name: str | None, target: str | None = None, draft: str | None = N
     return pairs[name]
 
 
+def pair_flags(spec: PairSpec) -> str:
+    """What to type for a pair: "--pair NAME", with --draft where that replaces its own, or --target and --draft."""
+    pairs = registry()
+    if spec.name in pairs:
+        return f"--pair {spec.name}"
+    base = spec.name.partition("+")[0]
+    if base in pairs and pairs[base].target == spec.target:
+        return f"--pair {base} --draft {spec.draft}"
+    return f"--target {spec.target} --draft {spec.draft}"
+
+
 def _short(model: str) -> str:
     return model.rstrip("/").rsplit("/", 1)[-1]
 

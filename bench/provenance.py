@@ -1,11 +1,14 @@
 """What a run was made of and on, and whether it may go on."""
 
+import hashlib
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from bench.config import RunConfig
 from bench.environment import environment, fingerprint
 from bench.errors import BenchError
+from bench.layers import find_layer
 from bench.loading import Pair, weights_folder
 from bench.plan import LoadedTask
 from bench.store import RunFolder
@@ -62,10 +65,24 @@ def add_pair(info: dict[str, Any], pair: Pair, config: RunConfig) -> dict[str, A
         "draft_weights": fingerprint(weights_folder(pair.spec.draft)) if pair.draft else None,
         "context_limit": pair.context_limit,
         "ignored_generation_config": pair.ignored_generation_config,
+        "methods": {task: _described(config, pair, task) for task in config.tasks},
     }
     before = info["pairs"].get(name, now)
-    changed = [key for key in ("target_weights", "draft_weights", "draft_dtype") if before.get(key) != now[key]]
+    checked = ("target_weights", "draft_weights", "draft_dtype", "methods")
+    changed = [key for key in checked if before.get(key) != now[key]]
     if changed:
         raise BenchError(f"--resume: {changed[0]} of {name} changed since the run began; start a new run")
     info["pairs"][name] = now
     return info
+
+
+def _described(config: RunConfig, pair: Pair, task: str) -> dict[str, Any]:
+    """Every row's settings on a task, the defaults included, and a hash of its trained layer."""
+    rows = {}
+    for entry in config.methods:
+        method = config.method(entry, pair.spec.name, task)
+        rows[entry.label] = {"method": method.name, "settings": asdict(method.settings)}
+        if method.spec.trained:
+            path = find_layer(pair.spec, method.settings.layer)
+            rows[entry.label]["layer"] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    return rows

@@ -1,6 +1,7 @@
 """Runs a config: every prompt through every method, one finished sample after another into the run's folder."""
 
 import gc
+import itertools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +13,13 @@ from tqdm import tqdm
 
 from bench.config import RunConfig
 from bench.errors import BenchError
+from bench.layers import find_layers
 from bench.loading import find_models, load_pair
 from bench.plan import LoadedTask, load_tasks, prompts
 from bench.provenance import add_pair, check_resumable, first_info
 from bench.runner import PairRunner
 from bench.store import RunFolder
-from methods import get_method
+from methods import METHODS, Method
 
 
 class Interrupted(Exception):
@@ -32,8 +34,10 @@ def run(config: RunConfig, results: Path) -> RunFolder:
         Interrupted: after Ctrl-C, when the sample in flight is stored.
     """
     tasks = load_tasks(config)
+    methods = check_methods(config)
     for spec in config.pairs:
         find_models(spec, _with_draft(config))
+        find_layers(spec, methods)
     info = first_info(config, tasks)
     name = "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")
     folder = RunFolder.create(results, name[:100])
@@ -64,12 +68,14 @@ def resume(results: Path, run_id: str) -> RunFolder:
         return _run_rest(config, tasks, folder)
 
 
-def _methods(config: RunConfig):
-    return [(entry, get_method(entry.method, entry.settings)) for entry in config.methods]
+def check_methods(config: RunConfig) -> list[Method]:
+    """All methods with all settings of a run. Raises MethodError for a setting that a method does not take."""
+    places = itertools.product(config.methods, config.pairs, config.tasks)
+    return [config.method(entry, spec.name, task) for entry, spec, task in places]
 
 
 def _with_draft(config: RunConfig) -> bool:
-    return any(method.spec.drafter for _, method in _methods(config))
+    return any(METHODS[entry.method].drafter for entry in config.methods)
 
 
 def _run_rest(config: RunConfig, tasks: list[LoadedTask], folder: RunFolder) -> RunFolder:
@@ -108,12 +114,12 @@ def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedT
     done = folder.finished_positions()
     if done.issuperset(positions):
         return
-    spec, methods = config.pairs[number], _methods(config)
+    spec = config.pairs[number]
     bar.set_description(f"loading {spec.name}")
     pair = load_pair(spec, config.placement, with_draft=_with_draft(config))
     folder.write_info(add_pair(folder.info(), pair, config))
     todo = [prompt for prompt in prompts(config, tasks, pair, positions.start) if prompt.position not in done]
-    runner = PairRunner(config, pair, methods)
+    runner = PairRunner(config, pair)
     bar.set_description(f"{spec.name} warm-up")
     runner.warm_up(todo)
     for prompt in todo:

@@ -5,10 +5,11 @@ from tqdm import tqdm
 
 from bench.config import MethodEntry, RunConfig, sample_seed
 from bench.errors import BenchError
+from bench.layers import with_layer
 from bench.loading import Pair
 from bench.plan import Prompt
 from bench.rows import sample_row, step_rows
-from methods import Decoded, Decoder, Engine, Method, StopRule
+from methods import Decoded, Decoder, Engine, StopRule
 
 _WARM_UP_TOKENS = 24
 
@@ -16,11 +17,21 @@ _WARM_UP_TOKENS = 24
 class PairRunner:
     """Decodes prompts with one loaded pair."""
 
-    def __init__(self, config: RunConfig, pair: Pair, methods: list[tuple[MethodEntry, Method]]):
-        self.config, self.pair, self.methods = config, pair, methods
+    def __init__(self, config: RunConfig, pair: Pair):
+        self.config, self.pair = config, pair
+        self.methods = {
+            (entry.label, task): with_layer(config.method(entry, pair.spec.name, task), pair)
+            for entry in config.methods
+            for task in config.tasks
+        }
+        first = config.tasks[0]
         self.decoders = {
-            entry.label: Decoder(pair.target, method.drafter(pair.draft, config.sampling), config.sampling)
-            for entry, method in methods
+            entry.label: Decoder(
+                pair.target,
+                self.methods[entry.label, first].drafter(pair.draft, config.sampling),
+                config.sampling,
+            )
+            for entry in config.methods
         }
 
     def warm_up(self, prompts: list[Prompt]) -> None:
@@ -31,8 +42,10 @@ class PairRunner:
             engine.reset(capacity)
             self._check_finite(engine, prompts[0])
         stop = StopRule(min(_WARM_UP_TOKENS, self.config.max_new_tokens))
-        for entry, method in self.methods:
-            self._decode(entry, method, prompts[0], stop, seed=0)
+        first = {prompt.task.name: prompt for prompt in reversed(prompts)}
+        for entry in self.config.methods:
+            for prompt in first.values():
+                self._decode(entry, prompt, stop, seed=0)
 
     @torch.inference_mode()
     def _check_finite(self, engine: Engine, prompt: Prompt) -> None:
@@ -45,10 +58,11 @@ class PairRunner:
         """The rows of one sample: all methods, all repeats. Methods take turns at going first."""
         samples, steps = [], []
         for repeat in range(self.config.repeat):
-            shift = (prompt.position + repeat) % len(self.methods)
-            for order, (entry, method) in enumerate(self.methods[shift:] + self.methods[:shift]):
+            methods = self.config.methods
+            shift = (prompt.position + repeat) % len(methods)
+            for order, entry in enumerate(methods[shift:] + methods[:shift]):
                 seed = sample_seed(self.config.seed, prompt.task.name, prompt.sample.id, repeat)
-                decoded = self._decode(entry, method, prompt, prompt.stop, seed)
+                decoded = self._decode(entry, prompt, prompt.stop, seed)
                 key = dict(
                     pair=self.pair.spec.name,
                     task=prompt.task.name,
@@ -61,8 +75,9 @@ class PairRunner:
                 bar.update()
         return self._scored(prompt, samples), steps
 
-    def _decode(self, entry: MethodEntry, method: Method, prompt: Prompt, stop: StopRule, seed: int) -> Decoded:
-        return self.decoders[entry.label].decode(list(prompt.encoded.ids), stop, method.policy(), seed)
+    def _decode(self, entry: MethodEntry, prompt: Prompt, stop: StopRule, seed: int) -> Decoded:
+        policy = self.methods[entry.label, prompt.task.name].policy()
+        return self.decoders[entry.label].decode(list(prompt.encoded.ids), stop, policy, seed)
 
     def _scored(self, prompt: Prompt, rows: list[dict]) -> list[dict]:
         """Scores the outputs, equal ones once: scoring may run the program that a model wrote."""

@@ -47,7 +47,7 @@ SAMPLES = (
     Column("target_tokens", _INT, "tokens that the target passes read", "tokens"),
     Column("draft_forwards", _INT, "draft passes after prefill"),
     Column("steps", _INT, "draft-verify steps"),
-    Column("drafted", _INT, "draft tokens", "tokens"),
+    Column("drafted", _INT, "draft tokens that went to the target", "tokens"),
     Column(
         "accepted",
         _INT,
@@ -64,7 +64,7 @@ SAMPLES = (
 STEPS = (
     *KEY,
     Column("step", _INT, "draft-verify step of the sample, from 0"),
-    Column("drafted", _INT, "draft tokens", "tokens"),
+    Column("drafted", _INT, "draft tokens that went to the target", "tokens"),
     Column("accepted", _INT, "draft tokens that the target accepted", "tokens"),
     Column("emitted", _INT, "tokens that the step added to the output; they sum to new_tokens", "tokens"),
     Column("stop_reason", _STR, "why drafting ended: policy, gamma_max, length (of the output); empty for ar"),

@@ -8,12 +8,13 @@ from typing import Any
 from bench.config import MethodEntry, RunConfig
 from bench.errors import BenchError
 from bench.pairs import find_pair, place
+from bench.run_params import with_params
 from methods.settings import nearest
 
 _OPTIONS = {
     f.name: type(f.default)
     for f in dataclasses.fields(RunConfig)
-    if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir")
+    if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir", "params")
 }
 _KEYS = {
     **_OPTIONS,
@@ -24,10 +25,13 @@ _KEYS = {
     "device": str,
     "dtype": str,
     "device_map": str,
+    "params": str,
 }
 
 
-def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
+def read_sweep(
+    path: Path, data_dir: str | None = None, pair: str | None = None, params: str | None = None
+) -> RunConfig:
     """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one
     [[methods]] table per row of the result:
 
@@ -38,6 +42,8 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
         method = "sd"
         label = "sd-3"          # optional; the method's name by default
         settings.gamma = 3
+
+    `pair` and `params` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
 
     Raises:
         BenchError: a file that cannot be read, an unknown key, or a value of the wrong type.
@@ -61,8 +67,11 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
         if not all(isinstance(name, str) for name in table.get(key, ())):
             raise BenchError(f"{path}: {key} must list names in quotes")
     limit = table.pop("limit", 8)
-    return RunConfig(
-        pairs=tuple(find_pair(name) for name in table.pop("pairs", ["smollm2-135m"])),
+    params = params or table.pop("params", "defaults")
+    table.pop("params", None)
+    pairs = table.pop("pairs", ["smollm2-135m"])
+    config = RunConfig(
+        pairs=tuple(find_pair(name) for name in ([pair] if pair else pairs)),
         tasks=tuple(table.pop("tasks")),
         methods=_methods(path, table.pop("methods")),
         placement=place(table.pop("device", "auto"), table.pop("dtype", "auto"), table.pop("device_map", "")),
@@ -70,6 +79,7 @@ def read_sweep(path: Path, data_dir: str | None = None) -> RunConfig:
         data_dir=data_dir,
         **table,
     )
+    return with_params(config, params)
 
 
 def _methods(path: Path, rows: list[Any]) -> tuple[MethodEntry, ...]:

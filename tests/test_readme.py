@@ -39,7 +39,7 @@ def test_every_method_task_and_pair_is_listed(name):
 
 def test_the_example_method_and_task_run(llama_pair, tmp_path, monkeypatch):
     """Both are registered as the README says, then run together from the command line."""
-    added = example("# methods/policies/confidence.py")
+    added = example("# methods/policies/joint.py")
     (line,) = re.findall(r"^MethodSpec\(.*\),$", README, re.M)
     spec = eval(
         line.rstrip(","),
@@ -59,7 +59,7 @@ def test_the_example_method_and_task_run(llama_pair, tmp_path, monkeypatch):
         "--draft",
         draft,
         "--method",
-        "confidence",
+        "joint",
         "--task",
         "riddles",
         "--data-dir",
@@ -67,7 +67,7 @@ def test_the_example_method_and_task_run(llama_pair, tmp_path, monkeypatch):
     ]
     argv += [
         "--set",
-        "confidence.threshold=0.3",
+        "joint.threshold=0.3",
         "--max-new-tokens",
         "12",
         "--device",
@@ -77,6 +77,6 @@ def test_the_example_method_and_task_run(llama_pair, tmp_path, monkeypatch):
     ]
     assert run_bench.main(argv) == 0
     samples = pd.read_parquet(next((tmp_path / "results").iterdir()) / "samples.parquet")
-    assert set(samples.method) == {"ar", "confidence"} and len(samples) == 4
+    assert set(samples.method) == {"ar", "joint"} and len(samples) == 4
     assert samples.groupby("sample_id").output.nunique().max() == 1
     assert samples.score.notna().all()

@@ -122,7 +122,7 @@ def test_models_that_are_not_whole(damage, said, llama_pair, tmp_path, capsys):
     save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
     if damage == "truncated":
         (draft / "model.safetensors").write_bytes((draft / "model.safetensors").read_bytes()[:-1000])
-    argv = ["--target", str(llama_pair[0]), "--draft", str(draft), "--limit", "1", "--device", "cpu"]
+    argv = ["--target", str(llama_pair[0]), "--draft", str(draft), "--method", "sd", "--limit", "1", "--device", "cpu"]
     assert run_bench.main([*argv, "--out", str(tmp_path / "results")]) == 2
     assert said in capsys.readouterr().err
     assert not list((tmp_path / "results").iterdir())

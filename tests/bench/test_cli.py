@@ -11,7 +11,7 @@ import run_bench
         (["--method", "pacr"], "unknown method"),
         (["--task", "gsm8"], "gsm8k"),
         (["--pair", "smolm"], "smollm2-135m"),
-        (["--set", "sd.gamma=zero"], "a whole number"),
+        (["--method", "sd", "--set", "sd.gamma=zero"], "a whole number"),
         (["--set", "gamma=3"], "METHOD.SETTING=VALUE"),
         (["--set", "sd.gamma=3", "--set", "sd.gamma=4"], "set twice"),
         (["--set", "entropy.h=0.2"], "not among --method"),

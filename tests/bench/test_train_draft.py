@@ -36,7 +36,18 @@ def test_a_draft_is_trained_resumed_and_used(llama_pair, tiny_data, tmp_path, mo
     assert run_bench.main([*argv, "--tokens", "6000", "--seed", "1"]) == 2
     assert "--seed" in capsys.readouterr().err
 
-    argv = ["--target", target, "--draft", f"student:{out}/student", "--limit", "2", "--max-new-tokens", "12"]
+    argv = [
+        "--target",
+        target,
+        "--draft",
+        f"student:{out}/student",
+        "--method",
+        "sd",
+        "--limit",
+        "2",
+        "--max-new-tokens",
+        "12",
+    ]
     assert run_bench.main([*argv, "--device", "cpu", "--out", str(tmp_path / "results")]) == 0
     samples = pd.read_parquet(next((tmp_path / "results").iterdir()) / "samples.parquet")
     assert samples.groupby("sample_id").output.nunique().max() == 1

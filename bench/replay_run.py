@@ -1,0 +1,161 @@
+"""What the verbs `replay`, `tune` and `costs` do, from their options to what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from bench.collect_config import identity
+from bench.config import RunConfig
+from bench.costs import find_costs, write_costs
+from bench.environment import git_commit
+from bench.errors import BenchError
+from bench.layer_variants import VARIANTS
+from bench.layers import find_layer, find_layers, with_layer
+from bench.loading import load_pair
+from bench.measure_costs import measure_costs
+from bench.pairs import PairSpec, Placement, place
+from bench.params import write_params
+from bench.replay_table import notes, render, replay_table
+from bench.run import check_methods
+from bench.trace_sets import checked_set, split_traces
+from bench.tune import render as render_tuned
+from bench.tune import tune
+from methods import METHODS, Method, get_method
+from methods.preverifier import PreVerifier, load_layer
+
+
+def measure(pair: PairSpec, placement: Placement, repeats: int, out: Path) -> str:
+    """Measures the costs of a pair and writes them to `out`; returns what to print."""
+    loaded = load_pair(pair, placement)
+    try:
+        layer = with_layer(get_method("pacer"), loaded).layer
+    except BenchError:  # a pair without a trained layer has costs, too
+        layer = None
+    costs = measure_costs(loaded, layer, repeats=repeats)
+    write_costs(out, costs)
+    (near, *_), context = costs.target_s, costs.contexts[0]
+    passes = ", ".join(f"{k}: {1000 * seconds:.1f}" for k, seconds in zip(costs.verified, near, strict=True))
+    preverify = "no trained layer" if layer is None else f"{1e6 * costs.preverify_s:.0f} us per block"
+    return (
+        f"{costs.name}, after {context} tokens\ntarget pass in ms, by tokens: {passes}\n"
+        f"draft pass: {1000 * costs.draft_s[0]:.2f} ms, {costs.ratio:.3f} of a target pass\n"
+        f"pre-verification: {preverify}; another policy's question: {1e6 * costs.question_s:.0f} us; "
+        f"the rest of a step: {1e6 * costs.overhead_s:.0f} us\nFile: {out}"
+    )
+
+
+def replay_config(
+    config: RunConfig, costs: str, traces: Path, split: str, limit: int | None
+) -> tuple[pd.DataFrame, str]:
+    """Replays a sweep's methods over the traces of its pairs and tasks; the table, and it in Markdown with notes.
+
+    Raises:
+        BenchError: no traces, no costs, or a draft that is longer than the rollouts.
+    """
+    methods = check_methods(config)
+    for pair in config.pairs:
+        find_layers(pair, methods)
+    prices = find_costs(costs)
+    tables = []
+    for pair in config.pairs:
+        sets = {task: checked_set(traces, pair, task, split, limit) for task in config.tasks}
+        load = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1])
+        methods = {
+            task: {
+                entry.label: load(_within(config.method(entry, pair.name, task), sets[task].rollout))
+                for entry in config.methods
+            }
+            for task in config.tasks
+        }
+        tables.append(replay_table(methods, sets, prices))
+    table = pd.concat(tables, ignore_index=True)
+    return table, f"{render(table, prices)}\n\n{notes(table, prices)}"
+
+
+def _within(method: Method, rollout: int) -> Method:
+    """The method with a default `gamma_max` beyond the rollouts lowered to them; it would be refused."""
+    default = type(method.settings)()
+    limit = getattr(method.settings, "gamma_max", 0)
+    if limit > rollout and limit == getattr(default, "gamma_max", None):
+        return replace(method, settings=replace(method.settings, gamma_max=rollout))
+    return method
+
+
+def layer_loader(pair: PairSpec, width: int) -> Callable[[Method], Method]:
+    """Gives methods the pair's trained layers, each loaded once, without the pair's models where no layer reads them."""
+    layers: dict[str, PreVerifier] = {}
+    embedding: list[torch.Tensor] = []
+
+    def load(method: Method) -> Method:
+        if not method.spec.trained:
+            return method
+        name = method.settings.layer
+        if name not in layers:
+            path, owner = find_layer(pair, name), {**identity(pair), "hidden": width}
+            layers[name] = load_layer(path, owner, token_embedding=_embedding(path, pair, embedding))
+        return method.with_layer(layers[name])
+
+    return load
+
+
+def _embedding(path: Path, pair: PairSpec, kept: list[torch.Tensor]) -> torch.Tensor | None:
+    from methods.preverifier import read_about
+
+    if "token" not in read_about(path).get("config", {}).get("inputs", ()):
+        return None
+    if not kept:
+        kept.append(load_pair(pair, place("cpu", "auto")).draft.model.get_input_embeddings().weight.detach())
+    return kept[0]
+
+
+def _other_layers(pair: PairSpec) -> list[str]:
+    """ "pacer:NAME" for each further layer that the pair has."""
+    found = []
+    for name, variant in VARIANTS.items():
+        try:
+            find_layer(pair, name)
+        except BenchError:
+            continue
+        if name != "default" and variant.changes.get("label") != "conditional":
+            found.append(f"pacer:{name}")
+    return found
+
+
+def tune_pair(
+    pair: PairSpec,
+    tasks: list[str],
+    names: list[str] | None,
+    costs: str,
+    traces: Path,
+    budget: int,
+    seed: int,
+    out: Path,
+) -> str:
+    """Tunes methods on the held-out training traces of a pair, writes the parameters to `out`; what to print."""
+    prices = find_costs(costs)
+    sets = {task: split_traces(traces, pair, task).held_out for task in tasks}
+    load = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1])
+    methods, left_out = {}, []
+    for name in names or [*(name for name in METHODS if name != "ar"), *_other_layers(pair)]:
+        base, _, layer = name.partition(":")
+        method = get_method(base, {"layer": layer} if layer else {})
+        try:
+            methods[name] = load(method)
+        except BenchError as error:
+            if names:
+                raise
+            left_out.append(f"{name} is left out: {error}")
+    tuned = tune(methods, sets, prices, budget, seed)
+    params = tuned.params(commit=git_commit() or "unknown")
+    for rows in params.tasks.values():  # where the threshold is `auto`, it follows from this
+        for name in rows:
+            if name.startswith("pacer"):
+                rows[name] = {**rows[name], "cost": round(prices.marginal, 3)}
+    write_params(out, params)
+    lines = [render_tuned(tuned), "", f"Speedups over ar by replay of held-out training traces, costs '{prices.name}'."]
+    return "\n".join([*lines, *left_out, f"File: {out}; use it with --params {out}"])

@@ -1,0 +1,56 @@
+"""Which traces teach, and which are held out for early stopping, reports and tuning."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.collect_config import identity, trace_folder
+from bench.errors import BenchError
+from bench.pairs import PairSpec, pair_flags
+from bench.replay import TraceSet, read_trace_set
+from bench.traces import Trace, TraceFolder
+
+_HELD_OUT = 5  # one in so many, where there is no validation split
+
+
+@dataclass(frozen=True)
+class Split:
+    """A task's traces for training and those held out; no test prompt is in either."""
+
+    train: Sequence[Trace]
+    held_out: TraceSet
+
+
+def split_traces(root: Path, pair: PairSpec, task: str) -> Split:
+    """The traces of a task's training split, the validation split held out where it was collected, else the last fifth
+    of the training samples.
+
+    Raises:
+        BenchError: none were collected, or they belong to other weights.
+    """
+    train = checked_set(root, pair, task, "train")
+    if (trace_folder(root, pair.name, task, "validation") / "traces.json").exists():
+        return Split(train.traces, checked_set(root, pair, task, "validation"))
+    first = len(train.traces) - max(1, len(train.traces) // _HELD_OUT)
+    if first < 1:
+        raise BenchError(f"one trace of {task} is too few to train on and hold out: collect with a larger --limit")
+    return Split(train.traces[:first], dataclasses.replace(train, traces=train.traces[first:]))
+
+
+def checked_set(root: Path, pair: PairSpec, task: str, split: str, limit: int | None = None) -> TraceSet:
+    """The greedy traces of a task and split.
+
+    Raises:
+        BenchError: none were collected, or they belong to other weights.
+    """
+    folder = trace_folder(root, pair.name, task, split)
+    if not (folder / "traces.json").exists():
+        raise BenchError(
+            f"no traces of {task} ({split}) for {pair.name} in {root}; make them with: python run_bench.py collect "
+            f"{pair_flags(pair)} --task {task} --split {split}"
+        )
+    owner, now = TraceFolder(folder).info()["identity"], identity(pair)
+    if any(owner.get(key) != now[key] for key in ("target", "draft")):
+        raise BenchError(f"{folder} was collected with other weights than {pair.name} has now; collect anew")
+    return read_trace_set(folder, limit)
