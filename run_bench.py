@@ -129,7 +129,8 @@ def do_replay(args: argparse.Namespace) -> str:
     from bench.replay_run import replay_config
     from bench.sweep import parse_limit, read_sweep
 
-    config = read_sweep(args.file, pair=args.pair, params=args.params)
+    pair = _pair(args) if args.pair or args.target or args.draft else None
+    config = read_sweep(args.file, pair=pair, params=args.params)
     table, text = replay_config(config, args.costs, args.traces, args.split, parse_limit(args.limit))
     if args.csv:
         table.to_csv(args.csv, index=False)

@@ -147,8 +147,8 @@ def _add_params(group) -> None:
     )
 
 
-def _add_pair(group) -> None:
-    group.add_argument("--pair", metavar="NAME", help="a pair of the registry (default: smollm2-135m)")
+def _add_pair(group, help: str = "a pair of the registry (default: smollm2-135m)") -> None:
+    group.add_argument("--pair", metavar="NAME", help=help)
     group.add_argument("--target", metavar="MODEL", help="instead of --pair: a folder or hub id, together with --draft")
     group.add_argument("--draft", metavar="MODEL", help="a folder or hub id; with --pair: replaces the pair's draft")
 
@@ -267,7 +267,7 @@ def add_costs(verbs) -> None:
 def add_replay(verbs) -> None:
     replay = _verb(verbs, "replay", "replay the methods of a sweep file over traces", REPLAY_EXAMPLES)
     replay.add_argument("file", type=Path, help="sweep file; its pairs, tasks and methods count")
-    replay.add_argument("--pair", metavar="NAME", help="instead of the file's pairs")
+    _add_pair(replay, "instead of the file's pairs")
     replay.add_argument(
         "--costs",
         default="results/costs.toml",

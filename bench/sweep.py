@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.config import MethodEntry, RunConfig
 from bench.errors import BenchError
-from bench.pairs import find_pair, place
+from bench.pairs import PairSpec, find_pair, place
 from bench.run_params import with_params
 from methods.settings import nearest
 
@@ -30,7 +30,7 @@ _KEYS = {
 
 
 def read_sweep(
-    path: Path, data_dir: str | None = None, pair: str | None = None, params: str | None = None
+    path: Path, data_dir: str | None = None, pair: PairSpec | None = None, params: str | None = None
 ) -> RunConfig:
     """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one
     [[methods]] table per row of the result:
@@ -71,7 +71,7 @@ def read_sweep(
     table.pop("params", None)
     pairs = table.pop("pairs", ["smollm2-135m"])
     config = RunConfig(
-        pairs=tuple(find_pair(name) for name in ([pair] if pair else pairs)),
+        pairs=(pair,) if pair else tuple(find_pair(name) for name in pairs),
         tasks=tuple(table.pop("tasks")),
         methods=_methods(path, table.pop("methods")),
         placement=place(table.pop("device", "auto"), table.pop("dtype", "auto"), table.pop("device_map", "")),

@@ -125,7 +125,8 @@ class AttentionBlock(nn.Module):
 
 class ResidualBlocks(nn.Module):
     """SpecDec++'s acceptance head up to its last projection: each block adds SiLU of a linear map of itself. A token is
-    judged alone, so the mask is not looked at."""
+    judged alone, so the mask is not looked at. SpecDec++ reads the state after the token, which is known one draft pass
+    later; this one reads the state that the token was drawn from, as all kinds here do."""
 
     def __init__(self, width: int, depth: int):
         super().__init__()
@@ -138,7 +139,7 @@ class ResidualBlocks(nn.Module):
         return x
 
 
-class Alone(nn.Identity):
+class Alone(nn.Module):
     """The linear probe has nothing between its input and its estimate."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
