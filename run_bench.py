@@ -113,7 +113,7 @@ def do_train(args: argparse.Namespace) -> str:
     pair, variants = _pair(args), find_variants(_names("--variant", args.variant))
     out = args.out or LAYERS / pair.name
     tasks = _names("--tasks", args.tasks)
-    reports = train(pair, tasks, variants, args.traces, out, args.minutes, args.seed, args.device)
+    reports = train(pair, tasks, variants, args.traces, out, args.minutes, args.seed, args.device, args.temperature)
     lines = [f"{name}: {variants[name].summary}\n\n{report.markdown()}" for name, report in reports.items()]
     return "\n".join([*lines, f"Files: {out}/" + ", ".join(f"{name}.safetensors" for name in reports)])
 
@@ -133,6 +133,7 @@ def do_replay(args: argparse.Namespace) -> str:
     config = read_sweep(args.file, pair=pair, params=args.params)
     table, text = replay_config(config, args.costs, args.traces, args.split, parse_limit(args.limit))
     if args.csv:
+        args.csv.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(args.csv, index=False)
     return text
 

@@ -43,6 +43,7 @@ def _provenance(info: dict[str, Any]) -> list[str]:
         *lines,
         f"Data: {data}",
         *_settings(info),
+        *[f"Settings of {name} from {source}" for name, source in config.get("params_source", {}).items()],
         f"Device: {describe_device(config['placement']['device'], machine)}; {decoding}; "
         f"at most {config['max_new_tokens']} new tokens; repeats: {config['repeat']}",
     ]

@@ -21,7 +21,7 @@ from bench.models import load_model, load_tokenizer
 from bench.pairs import DTYPES
 from bench.store import atomic
 from bench.traces import TraceFolder
-from methods import Decoder, StopRule
+from methods import Decoder, Engine, Sampling, StopRule
 from methods.drafters import AutoregressiveDrafter
 from methods.training.generate import GenerationConfig, batches_by_length, generate_batch
 from methods.training.rollouts import Nodes, Rollouts, roll_out
@@ -54,12 +54,10 @@ def collect(config: CollectConfig, say=print) -> TraceFolder:
     task, loaded = collected_samples(config)
     tokenizer = load_tokenizer(config.pair.target)
     chat = bool(tokenizer.chat_template)
-    prompts = [
-        encode(task, sample, tokenizer, chat=chat, max_prompt_tokens=config.max_prompt_tokens).ids
-        for sample in loaded.samples
-    ]
+    longest, width = _limits(config)
+    prompts = [encode(task, sample, tokenizer, chat=chat, max_prompt_tokens=longest).ids for sample in loaded.samples]
     folder, info = TraceFolder(config.folder), _info(config, task, loaded, prompts)
-    say(_announcement(config, len(prompts), _draft_width(config), loaded))
+    say(_announcement(config, len(prompts), width, loaded))
     ids = [sample.id for sample in loaded.samples]
     if config.sampling.greedy:
         written = _greedy_outputs(config, ids, prompts, task.stop(chat), tokenizer)
@@ -111,15 +109,28 @@ def _info(config: CollectConfig, task, loaded, prompts) -> dict[str, Any]:
     }
 
 
-def _draft_width(config: CollectConfig) -> int:
-    """The width of the draft's hidden states, from its config alone where it has one of its own."""
+def _limits(config: CollectConfig) -> tuple[int, int]:
+    """The longest prompt that leaves room for an output and its rollouts, and the width of the draft's hidden states;
+    both from the models' configs alone.
+
+    Raises:
+        BenchError: there is no room for a prompt.
+    """
     from transformers import AutoConfig
 
     from bench.models import locate
 
     own = config.pair.draft.startswith(("student:", "pruned:"))
-    found = AutoConfig.from_pretrained(locate(config.pair.target if own else config.pair.draft))
-    return found.get_text_config(decoder=True).hidden_size
+    models = [config.pair.target] if own else [config.pair.target, config.pair.draft]
+    found = [AutoConfig.from_pretrained(locate(model)).get_text_config(decoder=True) for model in models]
+    context = min(getattr(model, "max_position_embeddings", None) or 1_000_000 for model in found)
+    room = context - config.max_new_tokens - config.rollout
+    if room < 1:
+        raise BenchError(
+            f"--max-new-tokens {config.max_new_tokens}, --rollout {config.rollout}: {config.pair.name} has a context of "
+            f"{context} tokens; use fewer"
+        )
+    return min(room, config.max_prompt_tokens), found[-1].hidden_size
 
 
 def _announcement(config: CollectConfig, count: int, width: int, loaded) -> str:
@@ -156,6 +167,9 @@ def _greedy_outputs(config: CollectConfig, ids, prompts, strings, tokenizer) -> 
     longest = config.max_new_tokens + config.rollout
     model = load_model(config.pair.target, config.placement, DTYPES[config.placement.dtype])
     ends = eos_ids(model, tokenizer)
+    vocab = token_count(tokenizer, model)
+    # Batches keep their cache on one device; a model spread over several goes prompt by prompt.
+    alone = Decoder(Engine(model, vocab_size=vocab), None, Sampling()) if config.placement.device_map else None
     key = content_hash([identity(config.pair)["target"], config.placement.dtype, longest, _ROWS, _TOKENS, prompts])
     folder = config.out / "outputs" / f"{config.task}-{config.split}-{key}".replace(":", "-")
     outputs: dict[int, list[int]] = {}
@@ -163,7 +177,8 @@ def _greedy_outputs(config: CollectConfig, ids, prompts, strings, tokenizer) -> 
     for number, batch in enumerate(tqdm(batches, desc=f"{config.task} outputs", unit="batch")):
         path = folder / f"{number:04d}.parquet"
         if not path.exists():
-            made = _generate(model, [prompts[i] for i in batch], longest, token_count(tokenizer, model))
+            chosen = [prompts[i] for i in batch]
+            made = _generate_alone(alone, chosen, longest) if alone else _generate(model, chosen, longest, vocab)
             folder.mkdir(parents=True, exist_ok=True)
             with atomic(path) as scratch:
                 pd.DataFrame({"prompt": batch, "output": made}).to_parquet(scratch)
@@ -177,6 +192,11 @@ def _generate(model, prompts, longest: int, vocab: int) -> list[list[int]]:
     """Outputs of exactly `longest` tokens: what lies behind the end is verified against, too."""
     settings = GenerationConfig(longest, vocab_size=vocab)
     return [s.ids[s.prompt_len :].tolist() for s in generate_batch(model, prompts, [], settings, seed=0)]
+
+
+def _generate_alone(decoder: Decoder, prompts, longest: int) -> list[list[int]]:
+    """As `_generate`, by the decode loop."""
+    return [decoder.decode(list(prompt), StopRule(longest), None).tokens for prompt in prompts]
 
 
 def _batches(prompts: Sequence[Sequence[int]]) -> Iterator[list[int]]:

@@ -32,7 +32,7 @@ class CollectConfig:
     limit: int | None = 256
     rollout: int = 16
     max_new_tokens: int = 128
-    max_prompt_tokens: int = 1024
+    max_prompt_tokens: int = 2048
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
@@ -75,12 +75,17 @@ def collected_samples(config: CollectConfig) -> tuple[Task, Loaded]:
     Training samples are taken from the end of the order that `train-draft` takes from the beginning, so that the draft
     has seen few of them; functions of installed packages stand in for HumanEval's training split, as they do there; of
     long texts, passages follow.
+
+    Raises:
+        BenchError, TaskError: an unknown task, a split that it lacks, or data that cannot be found or read.
     """
     task = get_task(config.task)
     data_dir = Path(config.data_dir) if config.data_dir else None
     if config.split != "train":
         return task, task.load(config.split, data_dir=data_dir, limit=config.limit)
     if "train" not in task.splits:
+        if task.name != "humaneval":
+            raise BenchError(f"--split train: {config.task} has no such split: it has {', '.join(task.splits)}")
         stubs = python_stubs(config.limit or 1000, STUB_SEED)
         samples = [Sample(f"stub-{hashlib.sha256(stub.encode()).hexdigest()[:12]}", {"prompt": stub}) for stub in stubs]
         return task, Loaded(tuple(samples), "functions of the standard library and of installed packages")

@@ -24,7 +24,9 @@ class MethodEntry:
     @property
     def params_key(self) -> str:
         """The name under which a parameter file tunes the row: "pacer", or "pacer:linear" with a layer of its own."""
-        return f"{self.method}:{self.settings['layer']}" if "layer" in self.settings else self.method
+        layer, spec = self.settings.get("layer"), METHODS.get(self.method)
+        own = layer is not None and spec is not None and layer != getattr(spec.settings(), "layer", layer)
+        return f"{self.method}:{layer}" if own else self.method
 
     def check(self) -> None:
         """Raises BenchError for a label that would mislead: rows are told apart by it, and `ar` is the baseline."""
@@ -39,7 +41,7 @@ class MethodEntry:
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or
-    base; `params` are settings by pair, task and method."""
+    base; `params` are settings by pair, task and method, `params_source` says where each pair's come from."""
 
     pairs: tuple[PairSpec, ...]
     tasks: tuple[str, ...]
@@ -57,6 +59,7 @@ class RunConfig:
     repeat: int = 1
     data_dir: str | None = None
     params: dict[str, dict[str, dict[str, dict[str, Any]]]] = field(default_factory=dict)
+    params_source: dict[str, str] = field(default_factory=dict)
 
     def method(self, entry: MethodEntry, pair: str, task: str) -> Method:
         """The method of a row on a task: the parameters for them, and over these the row's own settings.

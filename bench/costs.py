@@ -15,6 +15,7 @@ from bench.replay import Replayed
 from bench.toml_text import read_toml, toml_text
 from methods.settings import nearest
 
+UNITS = ("s", "target passes")
 _GROWTH = 6  # draft tokens over which the growth of a target pass is averaged
 _HEADER = """Costs of draft-verify steps for replay, one row of target_s and one entry of draft_s per context length.
 target_s: a target pass over as many tokens as `verified` says. draft_s: a pass of the draft model.
@@ -204,7 +205,8 @@ def read_costs(path: Path) -> Costs:
         costs = Costs(**{**table, **lists, "target_s": tuple(map(tuple, table["target_s"]))})
         numbers = (*costs.contexts, *costs.verified, *costs.draft_s, *sum(costs.target_s, ()))
         rest = (costs.preverify_s or 0.0, costs.question_s, costs.overhead_s)
-        valid = all(x > 0 for x in numbers) and all(x >= 0 for x in rest) and _shaped(costs)
+        valid = all(0 < x < math.inf for x in numbers) and all(0 <= x < math.inf for x in rest) and _shaped(costs)
+        valid = valid and isinstance(costs.name, str) and costs.unit in UNITS and isinstance(costs.about, dict)
     except (KeyError, TypeError):
         valid = False
     if not valid:

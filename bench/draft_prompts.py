@@ -119,6 +119,11 @@ def passages_of(task: Task, sample: Sample) -> list[Sample]:
     return found
 
 
+def source_of(sample_id: str) -> str:
+    """The sample whose text a passage was taken from; for any other sample, itself."""
+    return re.sub(r"-\d+\+\d+$", "", sample_id)
+
+
 def _distinct(prompts: Sequence[Prompt], excluded: Sequence[Prompt], limit: int) -> list[Prompt]:
     unwanted = set(excluded)
     return [p for p in dict.fromkeys(prompts) if p not in unwanted][:limit]

@@ -9,7 +9,7 @@ from bench.errors import BenchError
 from bench.loading import Pair
 from bench.pairs import PairSpec, pair_flags
 from methods import Method
-from methods.preverifier.checkpoint import load_layer
+from methods.preverifier import PreVerifier, load_layer
 
 LAYERS = Path("results/layers")  # where train-preverifier puts them, a folder per pair
 
@@ -42,16 +42,19 @@ def find_layers(pair: PairSpec, methods: Iterable[Method]) -> None:
         find_layer(pair, name)
 
 
-def with_layer(method: Method, pair: Pair) -> Method:
-    """The method, with its trained layer if it needs one.
+def with_layer(method: Method, pair: Pair, loaded: dict[str, PreVerifier] | None = None) -> Method:
+    """The method, with its trained layer if it needs one. `loaded` keeps the pair's layers by name for the next method.
 
     Raises:
         BenchError, MethodError: the pair has no such layer, or it is another pair's, or broken.
     """
     if not method.spec.trained:
         return method
-    path = find_layer(pair.spec, method.settings.layer)
-    draft = pair.draft.model
-    owner = {**identity(pair.spec), "hidden": draft.get_output_embeddings().in_features}
-    embedding = draft.get_input_embeddings().weight
-    return method.with_layer(load_layer(path, owner, device=pair.draft.device, token_embedding=embedding))
+    loaded, name = {} if loaded is None else loaded, method.settings.layer
+    if name not in loaded:
+        draft = pair.draft.model
+        owner = {**identity(pair.spec), "hidden": draft.get_output_embeddings().in_features}
+        embedding = draft.get_input_embeddings().weight
+        path = find_layer(pair.spec, name)
+        loaded[name] = load_layer(path, owner, device=pair.draft.device, token_embedding=embedding)
+    return method.with_layer(loaded[name])

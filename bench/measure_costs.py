@@ -43,8 +43,10 @@ def measure_costs(
     measured; but a longer context is never cheaper: where noise says so, contexts are averaged (isotonic regression).
 
     Raises:
-        BenchError: a pair that cannot read so long a context.
+        BenchError: a pair that cannot read so long a context, or no rounds.
     """
+    if repeats < 1:
+        raise BenchError(f"--repeats {repeats}: use 1 or more")
     longest = max(contexts) + max(verified) + _DRAFTED
     if longest > pair.context_limit:
         raise BenchError(f"{pair.spec.name} reads {pair.context_limit} tokens, but the costs need {longest}")

@@ -139,12 +139,8 @@ def _add_data_dir(group) -> None:
     )
 
 
-def _add_params(group) -> None:
-    group.add_argument(
-        "--params",
-        metavar="WHICH",
-        help="tuned, paper, defaults or a FILE; --set goes first (default: tuned for pairs that ship with them)",
-    )
+def _add_params(group, help: str = "--set goes first (default: tuned for pairs that ship with them)") -> None:
+    group.add_argument("--params", metavar="WHICH", help=f"tuned, paper, defaults or a FILE; {help}")
 
 
 def _add_pair(group, help: str = "a pair of the registry (default: smollm2-135m)") -> None:
@@ -216,7 +212,7 @@ def add_collect(verbs) -> None:
     )
     collect.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="longest output (default: 128)")
     collect.add_argument(
-        "--max-prompt-tokens", type=int, default=1024, metavar="N", help="longer texts are cut (default: 1024)"
+        "--max-prompt-tokens", type=int, default=2048, metavar="N", help="longer texts are cut (default: 2048)"
     )
     collect.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 is greedy (default: 0)")
     collect.add_argument(
@@ -247,6 +243,13 @@ def add_train_preverifier(verbs) -> None:
     )
     train.add_argument("--minutes", type=float, default=20.0, help="longest training time per layer (default: 20)")
     train.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    train.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="of the traces; above 0 the labels are acceptance probabilities (default: 0)",
+    )
     train.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
     train.add_argument("--out", type=Path, metavar="DIR", help="folder for the layers (default: results/layers/PAIR/)")
     _add_traces(train)
@@ -277,7 +280,7 @@ def add_replay(verbs) -> None:
     replay.add_argument("--split", default="test", help="split of the traces (default: test)")
     replay.add_argument("--limit", metavar="N", default="all", help="samples per task, or all (default: all)")
     replay.add_argument("--csv", type=Path, metavar="FILE", help="also writes the rows there")
-    _add_params(replay)
+    _add_params(replay, "the rows' own settings go first (default: what the file says, else defaults)")
     _add_traces(replay)
 
 

@@ -1,7 +1,7 @@
 """Tuned parameters of methods: files that tuning writes and runs read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,11 @@ def find_params(source: str, pair: str) -> Params:
     path = shipped_params(pair) if source == "tuned" else Path(source)
     if source == "tuned" and not path.is_file():
         raise BenchError(
-            f"--params tuned: no parameters ship for {pair}; make them with: python run_bench.py tune --pair {pair}, "
-            "then --params FILE, or use --params defaults"
+            f"--params tuned: no parameters ship for {pair}; make them with run_bench.py tune and the options that name "
+            "this pair, then use --params FILE, or use --params defaults"
         )
-    return read_params(path)
+    params = read_params(path)
+    return replace(params, source=f"bench/params/{path.name}") if source == "tuned" else params
 
 
 def shipped_params(pair: str) -> Path:

@@ -30,15 +30,16 @@ class TraceSet:
     traces: Sequence[Trace]
 
 
-def read_trace_set(folder: Path, limit: int | None = None) -> TraceSet:
-    """The traces of the first `limit` samples of a folder made by `collect`.
+def read_trace_set(folder: Path, limit: int | None = None, sampled: bool = False) -> TraceSet:
+    """The traces of the first `limit` samples of a folder made by `collect`. `sampled` ones teach a layer, but fix no
+    output to replay.
 
     Raises:
-        BenchError: nothing there, broken files, or traces of sampled outputs, which fix no output to replay.
+        BenchError: nothing there, broken files, or sampled traces where greedy ones are needed.
     """
     store = TraceFolder(folder)
     info = store.info()
-    if info["temperature"] != 0:
+    if info["temperature"] != 0 and not sampled:
         raise BenchError(f"{folder} was collected with sampling; replay needs greedy traces (--temperature 0)")
     names = ("pair", "task", "split", "max_new_tokens", "rollout")
     return TraceSet(*(info[name] for name in names), store.read(limit))

@@ -10,8 +10,8 @@ import pandas as pd
 import torch
 
 from bench.collect_config import identity
-from bench.config import RunConfig
-from bench.costs import find_costs, write_costs
+from bench.config import MethodEntry, RunConfig
+from bench.costs import Costs, find_costs, write_costs
 from bench.environment import git_commit
 from bench.errors import BenchError
 from bench.layer_variants import VARIANTS
@@ -31,6 +31,7 @@ from methods.preverifier import PreVerifier, load_layer
 
 def measure(pair: PairSpec, placement: Placement, repeats: int, out: Path) -> str:
     """Measures the costs of a pair and writes them to `out`; returns what to print."""
+    _check_out(out)
     loaded = load_pair(pair, placement)
     try:
         layer = with_layer(get_method("pacer"), loaded).layer
@@ -47,6 +48,16 @@ def measure(pair: PairSpec, placement: Placement, repeats: int, out: Path) -> st
         f"pre-verification: {preverify}; another policy's question: {1e6 * costs.question_s:.0f} us; "
         f"the rest of a step: {1e6 * costs.overhead_s:.0f} us\nFile: {out}"
     )
+
+
+def _check_out(out: Path) -> None:
+    """Raises BenchError for a file that cannot be written, before minutes of work are lost with it."""
+    if out.is_dir():
+        raise BenchError(f"--out {out} is a folder; name a file")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BenchError(f"--out {out}: {error.strerror}") from None
 
 
 def replay_config(
@@ -67,7 +78,7 @@ def replay_config(
         load = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1])
         methods = {
             task: {
-                entry.label: load(_within(config.method(entry, pair.name, task), sets[task].rollout))
+                entry.label: load(_within(_priced(config, entry, pair, task, prices), sets[task].rollout))
                 for entry in config.methods
             }
             for task in config.tasks
@@ -75,6 +86,14 @@ def replay_config(
         tables.append(replay_table(methods, sets, prices))
     table = pd.concat(tables, ignore_index=True)
     return table, f"{render(table, prices)}\n\n{notes(table, prices)}"
+
+
+def _priced(config: RunConfig, entry: MethodEntry, pair: PairSpec, task: str, prices: Costs) -> Method:
+    """The row's method; a threshold that follows from costs follows from the replay's, unless the row says its own."""
+    method = config.method(entry, pair.name, task)
+    if hasattr(method.settings, "cost") and "cost" not in entry.settings:
+        return replace(method, settings=replace(method.settings, cost=prices.marginal))
+    return method
 
 
 def _within(method: Method, rollout: int) -> Method:
@@ -137,6 +156,7 @@ def tune_pair(
     out: Path,
 ) -> str:
     """Tunes methods on the held-out training traces of a pair, writes the parameters to `out`; what to print."""
+    _check_out(out)
     prices = find_costs(costs)
     sets = {task: split_traces(traces, pair, task).held_out for task in tasks}
     load = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1])

@@ -160,8 +160,11 @@ def notes(table: pd.DataFrame, costs: Costs) -> str:
     machine = ", ".join(str(about[key]) for key in ("gpu", "cpu", "machine") if about.get(key))
     threads = f", {about['threads']} threads" if about.get("threads") else ""
     speed = "decode tok/s" if costs.unit == "s" else "tok/cost: tokens per cost of a target pass. tok/s"
+    owner = costs.about.get("pair")
+    foreign = owner is not None and any(table.pair != owner)
     return "\n".join(
         (
+            *([f"Note: these costs were measured for the pair {owner}."] if foreign else []),
             "Replay of recorded drafts, greedy, decoding only: prefill is left out of times and speedups.",
             f"{speed} and speedup follow from counted steps and the costs '{costs.name}' (a draft pass costs "
             f"{costs.ratio:.3g} target passes)" + (f", measured on {machine}{threads}." if machine else "."),

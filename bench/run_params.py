@@ -1,9 +1,10 @@
 """Tuned parameters of a run: looked up once, and from then on part of its config."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.config import RunConfig
-from bench.params import find_params, shipped_params
+from bench.params import Params, find_params, shipped_params
 
 
 def with_params(config: RunConfig, source: str | None) -> RunConfig:
@@ -12,12 +13,27 @@ def with_params(config: RunConfig, source: str | None) -> RunConfig:
     Raises:
         BenchError: no parameters of that kind, or a file with mistakes.
     """
-    return replace(config, params={pair.name: _of_pair(config, source, pair.name) for pair in config.pairs})
-
-
-def _of_pair(config: RunConfig, source: str | None, pair: str) -> dict[str, dict[str, dict]]:
-    """Settings by task and method; methods that keep their defaults are left out."""
-    params = find_params(source or ("tuned" if shipped_params(pair).is_file() else "defaults"), pair)
+    found = {pair.name: find_params(source or _default(pair.name), pair.name) for pair in config.pairs}
     names = dict.fromkeys(entry.params_key for entry in config.methods)
-    found = {task: {name: params.settings(task, name) for name in names} for task in config.tasks}
+    return replace(
+        config,
+        params={pair: _of_tasks(params, config.tasks, names) for pair, params in found.items()},
+        params_source={pair: describe(params) for pair, params in found.items()},
+    )
+
+
+def _default(pair: str) -> str:
+    return "tuned" if shipped_params(pair).is_file() else "defaults"
+
+
+def _of_tasks(params: Params, tasks: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, dict]]:
+    """Settings by task and method; methods that keep their defaults are left out."""
+    found = {task: {name: params.settings(task, name) for name in names} for task in tasks}
     return {task: {name: values for name, values in row.items() if values} for task, row in found.items()}
+
+
+def describe(params: Params) -> str:
+    """ "tuned for smollm2-135m, costs '...'": where parameters come from, for the log and the reader."""
+    if not params.meta:
+        return params.source
+    return f"{params.source}, tuned for {params.meta.get('pair')} under the costs '{params.meta.get('costs')}'"

@@ -10,6 +10,7 @@ from bench.loading import Pair
 from bench.plan import Prompt
 from bench.rows import sample_row, step_rows
 from methods import Decoded, Decoder, Engine, StopRule
+from methods.preverifier import PreVerifier
 
 _WARM_UP_TOKENS = 24
 
@@ -19,8 +20,9 @@ class PairRunner:
 
     def __init__(self, config: RunConfig, pair: Pair):
         self.config, self.pair = config, pair
+        layers: dict[str, PreVerifier] = {}
         self.methods = {
-            (entry.label, task): with_layer(config.method(entry, pair.spec.name, task), pair)
+            (entry.label, task): with_layer(config.method(entry, pair.spec.name, task), pair, layers)
             for entry in config.methods
             for task in config.tasks
         }

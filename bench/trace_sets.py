@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.collect_config import identity, trace_folder
+from bench.draft_prompts import source_of
 from bench.errors import BenchError
 from bench.pairs import PairSpec, pair_flags
 from bench.replay import TraceSet, read_trace_set
@@ -22,35 +23,42 @@ class Split:
     held_out: TraceSet
 
 
-def split_traces(root: Path, pair: PairSpec, task: str) -> Split:
+def split_traces(root: Path, pair: PairSpec, task: str, temperature: float = 0.0) -> Split:
     """The traces of a task's training split, the validation split held out where it was collected, else the last fifth
-    of the training samples.
+    of the training samples, with all passages of their texts.
 
     Raises:
         BenchError: none were collected, or they belong to other weights.
     """
-    train = checked_set(root, pair, task, "train")
-    if (trace_folder(root, pair.name, task, "validation") / "traces.json").exists():
-        return Split(train.traces, checked_set(root, pair, task, "validation"))
-    first = len(train.traces) - max(1, len(train.traces) // _HELD_OUT)
-    if first < 1:
-        raise BenchError(f"one trace of {task} is too few to train on and hold out: collect with a larger --limit")
-    return Split(train.traces[:first], dataclasses.replace(train, traces=train.traces[first:]))
+    train = checked_set(root, pair, task, "train", temperature=temperature)
+    if (trace_folder(root, pair.name, task, "validation", temperature) / "traces.json").exists():
+        return Split(train.traces, checked_set(root, pair, task, "validation", temperature=temperature))
+    texts = list(dict.fromkeys(source_of(trace.sample_id) for trace in train.traces))
+    if len(texts) < 2:
+        raise BenchError(f"traces of one sample of {task} are too few to train on and hold out: use a larger --limit")
+    kept = set(texts[-max(1, len(texts) // _HELD_OUT) :])
+    lessons, held_out = [], []
+    for trace in train.traces:
+        (held_out if source_of(trace.sample_id) in kept else lessons).append(trace)
+    return Split(lessons, dataclasses.replace(train, traces=held_out))
 
 
-def checked_set(root: Path, pair: PairSpec, task: str, split: str, limit: int | None = None) -> TraceSet:
-    """The greedy traces of a task and split.
+def checked_set(
+    root: Path, pair: PairSpec, task: str, split: str, limit: int | None = None, temperature: float = 0.0
+) -> TraceSet:
+    """The traces of a task and split that were collected at this temperature.
 
     Raises:
         BenchError: none were collected, or they belong to other weights.
     """
-    folder = trace_folder(root, pair.name, task, split)
+    folder = trace_folder(root, pair.name, task, split, temperature)
     if not (folder / "traces.json").exists():
         raise BenchError(
             f"no traces of {task} ({split}) for {pair.name} in {root}; make them with: python run_bench.py collect "
             f"{pair_flags(pair)} --task {task} --split {split}"
+            + (f" --temperature {temperature:g}" if temperature else "")
         )
     owner, now = TraceFolder(folder).info()["identity"], identity(pair)
     if any(owner.get(key) != now[key] for key in ("target", "draft")):
         raise BenchError(f"{folder} was collected with other weights than {pair.name} has now; collect anew")
-    return read_trace_set(folder, limit)
+    return read_trace_set(folder, limit, sampled=temperature > 0)

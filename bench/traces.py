@@ -96,7 +96,8 @@ class TraceFolder:
             raise BenchError(f"{self.path} holds no traces; make them with: python run_bench.py collect") from None
         except (ValueError, OSError, RecursionError) as error:
             raise BenchError(f"{path} cannot be read ({error}); remove {self.path} and collect anew") from None
-        if not isinstance(info, dict) or any(key not in info for key in _KEYS) or info["format"] != FORMAT:
+        whole = isinstance(info, dict) and all(key in info for key in _KEYS) and isinstance(info["identity"], dict)
+        if not whole or info["format"] != FORMAT:
             raise BenchError(f"{path} was not written by this version of the project; collect anew")
         return info
 

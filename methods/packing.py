@@ -26,7 +26,12 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _LAYOUT_ROWS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (..., in_features) -> (..., out_features)."""
+        """x (..., rows, in_features) -> (..., rows, out_features)."""
+        if x.ndim > 1 and x.shape[-2] == 2:  # oneDNN multiplies two rows a sixth slower than one or four
+            return self._multiply(nn.functional.pad(x, (0, 0, 0, 2)))[..., :2, :]
+        return self._multiply(x)
+
+    def _multiply(self, x: torch.Tensor) -> torch.Tensor:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 

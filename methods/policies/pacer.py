@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from methods.draft import Draft
+from methods.errors import MethodError
 from methods.policies.base import LengthPolicy
 from methods.settings import setting
 
@@ -40,9 +41,26 @@ class PacerSettings:
 
 PACER_SEARCH = {
     "block": (1, 2, 3, 4),
-    "threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
+    "threshold": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7),
     "growth": (1.0, 1.05, 1.1, 1.2),
 }
+
+
+def _longest_draft(settings: PacerSettings, config) -> int:
+    """The longest draft that the layer can judge, at most `gamma_max`.
+
+    Raises:
+        MethodError: a layer or a block size that the settings do not go with.
+    """
+    if config.label == "conditional":
+        raise MethodError(f"--set pacer.layer={settings.layer}: that is SpecDec++'s head; name a layer of PACER's")
+    if settings.block not in config.blocks:
+        trained = ", ".join(map(str, config.blocks))
+        raise MethodError(f"--set pacer.block={settings.block}: the layer was trained for blocks of {trained}")
+    longest = min(settings.gamma_max, config.positions)
+    if settings.block > longest:
+        raise MethodError(f"--set pacer.block={settings.block}: longer than the longest draft, {longest}")
+    return longest
 
 
 class Pace:
@@ -59,6 +77,7 @@ class Pace:
         return self.tokens / self.spent * self.cost
 
     def observe(self, drafted: int, accepted: int) -> None:
+        """A step made `drafted` draft passes, and the target accepted this many tokens."""
         self.tokens += accepted + 1
         self.spent += 1 + self.cost * drafted
 
@@ -74,7 +93,7 @@ class Pacer(LengthPolicy):
 
     def __init__(self, settings: PacerSettings, layer):
         self.settings, self.block = settings, settings.block
-        self.gamma_max = min(settings.gamma_max, layer.config.positions)
+        self.gamma_max = _longest_draft(settings, layer.config)
         self.estimator = layer.estimator(settings.block)
         self.combine = COMBINE[settings.combine]
         self.greedy_only = "pacer.failing_block=cut" if settings.failing_block == "cut" else ""
@@ -82,7 +101,7 @@ class Pacer(LengthPolicy):
 
     def begin(self) -> None:
         self.estimator.begin()
-        self.estimates = []
+        self.estimates, self.cut = [], 0
         self.threshold = self.pace.threshold if self.pace else self.settings.threshold
 
     def draft_on(self, draft: Draft) -> bool:
@@ -95,8 +114,9 @@ class Pacer(LengthPolicy):
         return True
 
     def keep(self, draft: Draft) -> int:
-        return draft.length - (self.block if self.settings.failing_block == "cut" else 0)
+        self.cut = self.block if self.settings.failing_block == "cut" else 0
+        return draft.length - self.cut
 
     def observe(self, drafted: int, accepted: int) -> None:
         if self.pace:
-            self.pace.observe(drafted, accepted)
+            self.pace.observe(drafted + self.cut, accepted)

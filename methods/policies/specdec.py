@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from methods.draft import Draft
+from methods.errors import MethodError
 from methods.policies.base import LengthPolicy
 from methods.settings import setting
 
@@ -29,9 +30,17 @@ class SpecDec(LengthPolicy):
     Args:
         layer: trained on "conditional" labels; gives a fresh estimator for blocks of one token, and in
             `config.positions` the longest draft that it can judge.
+
+    Raises:
+        MethodError: a layer that estimates something else, whose products would mean nothing.
     """
 
     def __init__(self, settings: SpecDecSettings, layer: Any):
+        if layer.config.label != "conditional":
+            raise MethodError(
+                f"--set specdec++.layer={settings.layer}: the layer was trained on label '{layer.config.label}', not on "
+                "'conditional'; use one made by: run_bench.py train-preverifier --variant specdec++"
+            )
         self.settings = settings
         self.gamma_max = min(settings.gamma_max, layer.config.positions)
         self.estimator = layer.estimator(1)

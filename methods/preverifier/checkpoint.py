@@ -107,7 +107,7 @@ def _check_owner(path: str | Path, owner: Mapping[str, Any], identity: Mapping[s
         if json.loads(json.dumps(identity[key])) != owner.get(key):
             raise MethodError(
                 f"{path} was trained for {what}, that of pair {owner.get('pair')}, not for pair {identity.get('pair')}; "
-                f"make one with: run_bench.py collect --pair {identity.get('pair')}, then train-preverifier"
+                "make one with run_bench.py collect, then train-preverifier, and the options that name this pair"
             )
 
 

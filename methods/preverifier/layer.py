@@ -44,13 +44,13 @@ class LayerConfig:
 
     hidden: int
     kind: str = "transformer"
-    width: int = 192
+    width: int = 128
     heads: int = 4
     mlp: int = 4
     depth: int = 3
     positions: int = 16
     position: bool = True
-    inputs: tuple[str, ...] = ("hidden", "numbers")
+    inputs: tuple[str, ...] = ("hidden", "numbers", "product")
     label: str = "token"
     blocks: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     token_width: int = 0

@@ -30,7 +30,7 @@ class TrainSettings:
     steps: updates. minutes: limit in minutes of wall clock, 0 for none; a run that it cuts short is not reproducible.
     rows, steps_per_row: packed sequences per update, and drafts in each.
     learning_rate: of AdamW at its peak, after `warmup` (share of the steps); it then falls along a cosine to zero. None is
-        1e-2 for the linear probe, whose few weights have far to go, and 1e-3 for the others.
+        1e-2 for the linear probe, whose few weights have far to go, and 3e-4 for the others.
     weight_decay, clip: of AdamW; largest gradient norm.
     dropout, input_dropout: inside the layer; of hidden states and token embeddings on their way into it.
     look_every: updates between looks at the held-out loss. patience: looks without a better one before training stops.
@@ -41,7 +41,7 @@ class TrainSettings:
     seed: initial weights, order and choice of the steps.
     """
 
-    steps: int = 1000
+    steps: int = 3000
     minutes: float = 20.0
     rows: int = 16
     steps_per_row: int = 16
@@ -50,9 +50,9 @@ class TrainSettings:
     weight_decay: float = 0.05
     clip: float = 1.0
     dropout: float = 0.1
-    input_dropout: float = 0.3
+    input_dropout: float = 0.6
     look_every: int = 100
-    patience: int = 4
+    patience: int = 6
     held_out_steps: int = 2000
     weighing: Weighing = field(default_factory=Weighing)
     autocast: bool = False
@@ -146,7 +146,7 @@ class Training:
     def __init__(self, layer: PreVerifier, data: StepBatches, checks: StepBatches, settings: TrainSettings):
         self.layer, self.data, self.checks, self.settings = layer, data, checks, settings
         self.reject_weight = settings.weighing.of_rejects(layer.config.label)
-        self.peak = settings.learning_rate or (1e-2 if layer.config.kind == "linear" else 1e-3)
+        self.peak = settings.learning_rate or (1e-2 if layer.config.kind == "linear" else 3e-4)
         self.optimizer = torch.optim.AdamW(_groups(layer, settings.weight_decay), lr=self.peak)
         self.history: list[Look] = []
         self.stopped, self.seconds, self.best_step, self.tokens = "steps", 0.0, 0, 0

@@ -112,3 +112,16 @@ def test_every_verb_has_help(verb, capsys):
 def test_listings(what, said, capsys):
     assert run_bench.main(["ls", what]) == 0
     assert said in capsys.readouterr().out
+
+
+def test_every_sweep_that_ships_can_be_read():
+    """Its methods and settings exist."""
+    from importlib.resources import files
+
+    from bench.run import check_methods
+    from bench.sweep import read_sweep
+
+    sweeps = [path for path in files("bench").joinpath("sweeps").iterdir() if path.name.endswith(".toml")]
+    assert len(sweeps) >= 3
+    for path in sweeps:
+        assert check_methods(read_sweep(path, params="defaults"))

@@ -7,11 +7,14 @@ import pytest
 import torch
 
 from bench import collect as collecting
+from bench import trace_sets
 from bench.collect import collect
-from bench.collect_config import CollectConfig
+from bench.collect_config import CollectConfig, collected_samples
 from bench.errors import BenchError
 from bench.loading import load_pair
 from bench.pairs import find_pair, place
+from bench.replay import TraceSet
+from bench.trace_sets import split_traces
 from bench.traces import TraceFolder, read_traces
 from methods import Decoder, StopRule, get_method
 
@@ -103,7 +106,7 @@ def test_the_size_is_said_before_it_starts(config, folder):
     assert "MiB" in said[0] and "rollouts of 5 tokens" in said[0]
 
 
-@pytest.mark.parametrize("damage", ["text", "cut", "format", "nothing"])
+@pytest.mark.parametrize("damage", ["text", "cut", "format", "identity", "nothing"])
 def test_broken_traces_are_answered(folder, tmp_path, damage):
     import shutil
 
@@ -116,6 +119,8 @@ def test_broken_traces_are_answered(folder, tmp_path, damage):
         (copy / "positions-0000.arrow").write_bytes(whole[: len(whole) // 3])
     elif damage == "format":
         (copy / "traces.json").write_text(json.dumps({"format": 99}))
+    elif damage == "identity":
+        (copy / "traces.json").write_text(json.dumps({**folder.info(), "identity": "mine"}))
     else:
         shutil.rmtree(copy)
     with pytest.raises(BenchError):
@@ -131,3 +136,36 @@ def test_sampled_traces(config):
         assert trace.acceptance.shape == trace.tokens.shape == (len(trace.positions), ROLLOUT)
         assert (trace.acceptance >= 0).all() and (trace.acceptance <= 1).all()
     assert traces[0].acceptance.unique().numel() > 1
+
+
+def test_held_out_traces_share_no_text_with_those_for_training(config, folder, monkeypatch):
+    """Passages of a text go where the text goes."""
+    trace, *_ = folder.read()
+    names = [f"train-{n}" for n in range(10)] + [f"train-{n}-{start}+4" for n in (0, 9, 1) for start in (0, 4)]
+    traces = [dataclasses.replace(trace, sample_id=name) for name in names]
+    whole = TraceSet("tiny", "cnn_dm", "train", LONGEST, ROLLOUT, traces)
+    monkeypatch.setattr(trace_sets, "checked_set", lambda *_: whole)
+    split = split_traces(config.out, config.pair, "cnn_dm")
+    held_out = [t.sample_id for t in split.held_out.traces]
+    assert held_out == ["train-8", "train-9", "train-9-0+4", "train-9-4+4"]
+    assert [t.sample_id for t in split.train] == [name for name in names if name not in held_out]
+    whole.traces[:] = whole.traces[-2:]
+    with pytest.raises(BenchError, match="one sample of cnn_dm are too few"):
+        split_traces(config.out, config.pair, "cnn_dm")
+
+
+def test_a_task_without_a_training_split_is_refused(config):
+    with pytest.raises(BenchError, match="spec_bench has no such split"):
+        collected_samples(dataclasses.replace(config, task="spec_bench", split="train"))
+
+
+def test_outputs_longer_than_the_context_are_refused(config, tmp_path):
+    with pytest.raises(BenchError, match="context of 4096"):
+        collect(dataclasses.replace(config, max_new_tokens=4095, out=tmp_path), say=lambda text: None)
+
+
+def test_outputs_made_one_by_one_are_those_of_batches(config):
+    target = load_pair(config.pair, config.placement, with_draft=False).target
+    prompts = [[5, 6, 7], [8, 9, 10, 11, 12]]
+    alone = collecting._generate_alone(Decoder(target, None, config.sampling), prompts, LONGEST)
+    assert alone == collecting._generate(target.model, prompts, LONGEST, target.vocab_size)

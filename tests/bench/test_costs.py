@@ -78,6 +78,10 @@ def test_files_keep_costs(costs, tmp_path):
         ("draft_s = [0.1, 0.2]", "draft_s = [0.1]"),
         ("draft_s = [0.1, 0.2]", ""),
         ("draft_s = [0.1, 0.2]", "draft_s = 3"),
+        ("draft_s = [0.1, 0.2]", "draft_s = [inf, inf]"),
+        ("overhead_s = 0.05", "overhead_s = inf"),
+        ('unit = "s"', 'unit = "h"'),
+        ('name = "made up"', "name = 3"),
         ("overhead_s = 0.05", 'overhead_s = "long"'),
         ("contexts = [100, 300]", "contexts = [300, 100]"),
         ("target_s = [[1.0,", "target_s = [[-1.0,"),
@@ -133,6 +137,8 @@ def test_measuring_a_pair(tmp_path):
     assert read_costs(tmp_path / "costs.toml").target_s == costs.target_s
     with pytest.raises(BenchError, match="512"):
         measure_costs(pair, contexts=(16, 600))
+    with pytest.raises(BenchError, match="--repeats 0"):
+        measure_costs(pair, contexts=(16,), repeats=0)
 
 
 def test_measuring_leaves_the_context_as_it_is():

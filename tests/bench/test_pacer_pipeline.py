@@ -128,6 +128,11 @@ def test_costs_tuning_and_replay(at, workplace, capsys):
         (["tune", "--tasks", "gsm8k", "--costs", "flat:0.1", "--budget", "0"], "--budget"),
         (["train-preverifier", "--tasks", "gsm8k", "--variant", "nonesuch"], "--variant"),
         (["train-preverifier", "--tasks", "mbpp"], "collect"),
+        (["train-preverifier", "--tasks", "gsm8k", "--minutes", "-1"], "--minutes"),
+        (["costs", "--repeats", "0"], "--repeats"),
+        (["costs", "--out", "data"], "--out data"),
+        (["tune", "--tasks", "gsm8k", "--costs", "flat:0.1", "--out", "data"], "--out data"),
+        (["train-preverifier", "--tasks", "gsm8k", "--out", "sweep.toml"], "--out sweep.toml"),
         (["replay", "sweep.toml", "--costs", "flat:much"], "flat:"),
         (["replay", "nowhere.toml"], "nowhere.toml"),
         (["collect", "--rollout", "0"], "--rollout"),
@@ -144,3 +149,12 @@ def test_mistakes_take_one_line(argv, said, at, workplace, capsys):
     assert run_bench.main([*argv, *at]) == 2
     err = [line for line in capsys.readouterr().err.strip().splitlines() if line.startswith("error: ")]
     assert len(err) == 1 and said in err[0]
+
+
+def test_sampled_traces_teach_acceptance_probabilities(at, capsys):
+    options = ["--limit", "6", "--rollout", ROLLOUT, "--max-new-tokens", LONGEST, "--task", "gsm8k", "--stride", "4"]
+    warm = ["--temperature", "0.9", "--device", "cpu"]
+    assert run_bench.main(["collect", *at, *options, *warm, "--dtype", "float32"]) == 0
+    train = ["train-preverifier", *at, "--tasks", "gsm8k", *warm, "--minutes", "0.1", "--out", "results/sampled"]
+    assert run_bench.main(train) == 0
+    assert "share accepted" in capsys.readouterr().out

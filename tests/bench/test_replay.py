@@ -73,7 +73,8 @@ JUDGING = MethodSpec("judging", "", CuttingSettings, Judging, AutoregressiveDraf
 def make_layer(width: int, kind: str = "transformer") -> PreVerifier:
     """Untrained, with estimates that spread over (0, 1)."""
     torch.manual_seed(0)
-    layer = PreVerifier(LayerConfig(hidden=width, kind=kind, width=16, heads=2, positions=ROLLOUT)).eval()
+    label = "conditional" if kind == "mlp" else "token"
+    layer = PreVerifier(LayerConfig(hidden=width, kind=kind, width=16, heads=2, positions=ROLLOUT, label=label)).eval()
     with torch.no_grad():
         for name, weight in layer.named_parameters():
             if weight.dim() == 2:
@@ -274,5 +275,7 @@ def test_the_table_frames_methods_by_their_bounds():
     text, below = render(table, costs), notes(table, costs)
     assert "gamma=3" in text and "decode tok/s" in text
     assert "prefill is left out" in below and "paper:deepseek" in below and "mbpp 4" in below
+    other = dataclasses.replace(costs, about={"pair": "another"})
+    assert "measured for the pair another" in notes(table, other) and "measured for" not in below
     with pytest.raises(BenchError, match="oracle"):
         replay_table({task: {"oracle": methods["sd"]} for task in sets}, sets, costs)

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from bench.config import MethodEntry
 from bench.costs import flat_costs
 from bench.errors import BenchError
 from bench.oracle import best_fixed, tokens_per_s
@@ -118,10 +119,19 @@ def test_other_sources_of_parameters():
         params = find_params(source, "tiny")
         for name in METHODS:
             get_method(name, params.settings("gsm8k", name))
-    with pytest.raises(BenchError, match="tune --pair nothing"):
+    with pytest.raises(BenchError, match="ship for nothing; make them with run_bench.py tune"):
         find_params("tuned", "nothing")
     with pytest.raises(BenchError, match="no-such-file"):
         find_params("no-such-file", "tiny")
+
+
+def test_a_row_with_the_default_layer_takes_the_methods_own_parameters():
+    def key(method, **settings):
+        return MethodEntry(method, method, settings).params_key
+
+    assert key("pacer") == key("pacer", layer="default", block=3) == "pacer"
+    assert key("pacer", layer="linear") == "pacer:linear" and key("specdec++", layer="specdec++") == "specdec++"
+    assert key("sd", layer="x") == "sd" and key("nonesuch", layer="x") == "nonesuch"  # refused later, in one line
 
 
 @pytest.mark.parametrize(

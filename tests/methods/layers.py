@@ -15,11 +15,14 @@ def untrained_layer(hidden: int, **changes) -> PreVerifier:
     return layer.eval().requires_grad_(False)
 
 
+LABELS = {"specdec++": "conditional"}  # what a method's layer must estimate; of PACER's, a token and all before it
+
+
 class ConfidenceLayer:
     """Estimates that a draft token is accepted with its draft probability, in place of a trained `PreVerifier`."""
 
-    def __init__(self, positions: int = 16):
-        self.config = SimpleNamespace(positions=positions)
+    def __init__(self, positions: int = 16, label: str = "token"):
+        self.config = SimpleNamespace(positions=positions, label=label, blocks=range(1, positions + 1))
 
     def estimator(self, block: int) -> "ConfidenceEstimator":
         return ConfidenceEstimator()

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
-from tests.methods.layers import untrained_layer
+from tests.methods.layers import LABELS, untrained_layer
 from tests.methods.models import ARCHITECTURES, greedy_reference, noisy_copy, tiny_model
 
 GREEDY = Sampling()
-UNTRAINED = untrained_layer(hidden=32)
+UNTRAINED = {label: untrained_layer(hidden=32, label=label) for label in ("token", "conditional")}
 VARIANTS = [("ar", {})]
 VARIANTS += [("sd", {"gamma": gamma}) for gamma in range(1, 17)]
 VARIANTS += [("entropy", {"rule": "svip", "h": h, "gamma_max": 7}) for h in (0.2, 0.5, 0.65)]
@@ -31,7 +31,7 @@ VARIANTS += [("pacer", {"block": 4, "threshold": 0.3, "growth": 1.3, "combine": 
 def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, stop, sampling=GREEDY, seed=0):
     method = get_method(name, settings)
     if method.spec.trained:
-        method = method.with_layer(UNTRAINED)
+        method = method.with_layer(UNTRAINED[LABELS.get(name, "token")])
     return Decoder(target, method.drafter(draft, sampling), sampling).decode(prompt, stop, method.policy(), seed)
 
 

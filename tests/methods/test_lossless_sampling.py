@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from methods import METHODS, Decoder, Engine, Sampling, StopRule, get_method
 from methods.engine import Output
-from tests.methods.layers import ConfidenceLayer
+from tests.methods.layers import LABELS, ConfidenceLayer
 from tests.methods.models import noisy_copy, tiny_model
 
 VOCAB, RUNS, PROMPT = 4, 20_000, [0, 3, 1]
@@ -84,7 +84,7 @@ def exact_distribution(engine: MarkovEngine, sampling: Sampling) -> torch.Tensor
 def observed_counts(target, draft, name, settings, sampling) -> torch.Tensor:
     method = get_method(name, settings)
     if method.spec.trained:
-        method = method.with_layer(ConfidenceLayer())
+        method = method.with_layer(ConfidenceLayer(label=LABELS.get(name, "token")))
     decoder = Decoder(target, method.drafter(draft, sampling), sampling)
     counts = torch.zeros(VOCAB**3, dtype=torch.float64)
     for seed in range(RUNS):

@@ -1,6 +1,7 @@
 """Each length policy stops where its rule says, on drafts whose numbers are given."""
 
 import random
+import re
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -13,7 +14,7 @@ from methods import METHODS, Decoder, Engine, MethodError, Sampling, StopRule, g
 from methods.decode import draft_step
 from methods.draft import Draft
 from methods.policies.pacer import Pace
-from tests.methods.layers import ConfidenceLayer
+from tests.methods.layers import LABELS, ConfidenceLayer
 from tests.methods.models import noisy_copy, tiny_model
 
 
@@ -44,7 +45,9 @@ def ending(policy, confidence, entropy=None, room=100) -> tuple[int, str]:
 
 def policy(name, **settings):
     method = get_method(name, settings)
-    return (method.with_layer(ConfidenceLayer()) if method.spec.trained else method).policy()
+    return (
+        method.with_layer(ConfidenceLayer(label=LABELS.get(name, "token"))) if method.spec.trained else method
+    ).policy()
 
 
 def random_steps(seed=0, steps=60, length=64):
@@ -156,7 +159,7 @@ def test_specdec_starts_each_draft_anew():
 
 @pytest.mark.parametrize("positions, expected", [(5, 5), (16, 8)])
 def test_specdec_drafts_no_further_than_its_layer_can_judge(positions, expected):
-    method = get_method("specdec++", {"gamma_max": 8}).with_layer(ConfidenceLayer(positions))
+    method = get_method("specdec++", {"gamma_max": 8}).with_layer(ConfidenceLayer(positions, "conditional"))
     assert ending(method.policy(), [1.0] * 16) == (expected, "gamma_max")
 
 
@@ -245,3 +248,15 @@ def test_pacers_own_threshold_follows_the_gain():
 def test_a_trained_method_needs_its_layer():
     with pytest.raises(ValueError, match="layer"):
         get_method("pacer").policy()
+
+
+@pytest.mark.parametrize("settings", [{"block": 20}, {"block": 6, "gamma_max": 4}], ids=str)
+def test_pacer_refuses_blocks_that_its_layer_or_draft_has_no_room_for(settings):
+    with pytest.raises(MethodError, match="pacer.block"):
+        get_method("pacer", settings).with_layer(ConfidenceLayer()).policy()
+
+
+def test_pacer_and_specdec_refuse_each_others_layers():
+    for name, label in (("pacer", "conditional"), ("specdec++", "token")):
+        with pytest.raises(MethodError, match=f"{re.escape(name)}.layer"):
+            get_method(name).with_layer(ConfidenceLayer(label=label)).policy()
