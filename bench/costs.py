@@ -178,7 +178,7 @@ def paper_costs(name: str) -> Costs:
         (1, flat),
         ((target, target),),
         (draft,),
-        table["question_s"] + layer / second,
+        table["question_s"] + table["launch_s"] + layer / second,
         table["question_s"],
         about={"summary": row["summary"], **assumptions, "draft": row["draft"], "target": row["target"]},
     )

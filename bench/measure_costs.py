@@ -23,7 +23,7 @@ from methods.verification import verify
 CONTEXTS = (128, 768)
 VERIFIED = (*range(1, 18), 21, 25, 29, 33)
 _BLOCK = 2  # tokens per question to the layer
-_DRAFTED = 8  # draft passes timed together, as they follow each other without a pause
+_DRAFTED = 8  # draft passes of a measured draft
 _GREEDY = Sampling()
 
 
@@ -125,17 +125,18 @@ class _Stopwatch:
         verify(logits, _Proposal(read[1:]) if len(read) > 1 else None, _GREEDY, self.generator)
 
     def _draft(self) -> list[tuple]:
+        """Blocks as decoding drafts them, a question after each: the draft pass has left the layer's weights and the
+        policy's numbers as cold in the caches as they are there."""
         draft = self.drafter.begin(self._prompt(1))
-        found = [("draft", self._timed(lambda: self.drafter.extend(_DRAFTED)) / _DRAFTED)]
-        last = _DRAFTED - 1
-        found.append(("question", self._timed(lambda: draft.entropy[last].item())))
-        if self.layer:
-            estimator = self.layer.estimator(_BLOCK)
+        estimator = self.layer.estimator(_BLOCK) if self.layer else None
+        if estimator:
             estimator.begin()
-            for length in range(_BLOCK, min(_DRAFTED, self.layer.config.positions) + 1, _BLOCK):
-                draft.length = length
+        found = []
+        for last in range(_BLOCK - 1, _DRAFTED, _BLOCK):
+            found.append(("draft", self._timed(lambda: self.drafter.extend(_BLOCK)) / _BLOCK))
+            found.append(("question", self._timed(lambda last=last: draft.entropy[last].item())))
+            if estimator and last < self.layer.config.positions:
                 found.append(("preverify", self._timed(lambda: estimator.estimate(draft))))
-            draft.length = _DRAFTED
         self.drafter.end(range(_DRAFTED), 0)
         self.pair.draft.rollback(1)
         return found

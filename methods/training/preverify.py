@@ -52,7 +52,7 @@ class TrainSettings:
     dropout: float = 0.1
     input_dropout: float = 0.6
     look_every: int = 100
-    patience: int = 6
+    patience: int = 4
     held_out_steps: int = 2000
     weighing: Weighing = field(default_factory=Weighing)
     autocast: bool = False

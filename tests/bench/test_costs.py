@@ -113,7 +113,7 @@ def test_ratios_of_the_papers_pairs():
     for name in paper_names():
         costs = paper_costs(name)
         assert costs.target(1, 10) == costs.target(64, 5000)
-        assert costs.question_s < costs.preverify_s < 0.1 * costs.draft(1)
+        assert costs.question_s < costs.preverify_s < costs.draft(1)
     assert find_costs("flat:0.25").ratio == 0.25
 
 
