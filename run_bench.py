@@ -130,7 +130,8 @@ def do_replay(args: argparse.Namespace) -> str:
     from bench.sweep import parse_limit, read_sweep
 
     pair = _pair(args) if args.pair or args.target or args.draft else None
-    config = read_sweep(args.file, pair=pair, params=args.params)
+    tasks = _names("--tasks", args.tasks) if args.tasks else None
+    config = read_sweep(args.file, pair=pair, params=args.params, tasks=tasks)
     table, text = replay_config(config, args.costs, args.traces, args.split, parse_limit(args.limit))
     if args.csv:
         args.csv.parent.mkdir(parents=True, exist_ok=True)

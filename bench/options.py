@@ -271,6 +271,7 @@ def add_replay(verbs) -> None:
     replay = _verb(verbs, "replay", "replay the methods of a sweep file over traces", REPLAY_EXAMPLES)
     replay.add_argument("file", type=Path, help="sweep file; its pairs, tasks and methods count")
     _add_pair(replay, "instead of the file's pairs")
+    replay.add_argument("--tasks", metavar="NAMES", help="instead of the file's tasks")
     replay.add_argument(
         "--costs",
         default="results/costs.toml",

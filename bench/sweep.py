@@ -30,7 +30,11 @@ _KEYS = {
 
 
 def read_sweep(
-    path: Path, data_dir: str | None = None, pair: PairSpec | None = None, params: str | None = None
+    path: Path,
+    data_dir: str | None = None,
+    pair: PairSpec | None = None,
+    params: str | None = None,
+    tasks: list[str] | None = None,
 ) -> RunConfig:
     """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one
     [[methods]] table per row of the result:
@@ -43,7 +47,7 @@ def read_sweep(
         label = "sd-3"          # optional; the method's name by default
         settings.gamma = 3
 
-    `pair` and `params` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
+    `pair`, `params` and `tasks` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
 
     Raises:
         BenchError: a file that cannot be read, an unknown key, or a value of the wrong type.
@@ -69,10 +73,10 @@ def read_sweep(
     limit = table.pop("limit", 8)
     params = params or table.pop("params", "defaults")
     table.pop("params", None)
-    pairs = table.pop("pairs", ["smollm2-135m"])
+    pairs, file_tasks = table.pop("pairs", ["smollm2-135m"]), table.pop("tasks")
     config = RunConfig(
         pairs=(pair,) if pair else tuple(find_pair(name) for name in pairs),
-        tasks=tuple(table.pop("tasks")),
+        tasks=tuple(tasks or file_tasks),
         methods=_methods(path, table.pop("methods")),
         placement=place(table.pop("device", "auto"), table.pop("dtype", "auto"), table.pop("device_map", "")),
         limit=parse_limit(str(limit)),
