@@ -144,7 +144,7 @@ def test_held_out_traces_share_no_text_with_those_for_training(config, folder, m
     names = [f"train-{n}" for n in range(10)] + [f"train-{n}-{start}+4" for n in (0, 9, 1) for start in (0, 4)]
     traces = [dataclasses.replace(trace, sample_id=name) for name in names]
     whole = TraceSet("tiny", "cnn_dm", "train", LONGEST, ROLLOUT, traces)
-    monkeypatch.setattr(trace_sets, "checked_set", lambda *_: whole)
+    monkeypatch.setattr(trace_sets, "checked_set", lambda *_, **__: whole)
     split = split_traces(config.out, config.pair, "cnn_dm")
     held_out = [t.sample_id for t in split.held_out.traces]
     assert held_out == ["train-8", "train-9", "train-9-0+4", "train-9-4+4"]
