@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,6 @@ def collected_samples(config: CollectConfig) -> tuple[Task, Loaded]:
 
 def shuffled(samples) -> list[Sample]:
     """The samples in the order in which `train-draft` takes them with its default seed."""
-    import random
-
     samples = list(samples)
     random.Random(0).shuffle(samples)
     return samples

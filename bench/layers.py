@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
+import torch
+
 from bench.collect_config import identity
 from bench.errors import BenchError
 from bench.loading import Pair
@@ -53,8 +55,18 @@ def with_layer(method: Method, pair: Pair, loaded: dict[str, PreVerifier] | None
     loaded, name = {} if loaded is None else loaded, method.settings.layer
     if name not in loaded:
         draft = pair.draft.model
-        owner = {**identity(pair.spec), "hidden": draft.get_output_embeddings().in_features}
-        embedding = draft.get_input_embeddings().weight
-        path = find_layer(pair.spec, name)
-        loaded[name] = load_layer(path, owner, device=pair.draft.device, token_embedding=embedding)
+        path, width = find_layer(pair.spec, name), draft.get_output_embeddings().in_features
+        loaded[name] = load_own(path, pair.spec, width, draft.get_input_embeddings().weight, pair.draft.device)
     return method.with_layer(loaded[name])
+
+
+def load_own(
+    path: Path, pair: PairSpec, width: int, embedding: torch.Tensor | None, device: str | torch.device = "cpu"
+) -> PreVerifier:
+    """The layer at `path`, which must be this pair's; `width` is that of the draft's hidden states, `embedding` the
+    draft's, for layers that read it.
+
+    Raises:
+        MethodError: another pair's layer, or a broken one.
+    """
+    return load_layer(path, {**identity(pair), "hidden": width}, device=device, token_embedding=embedding)

@@ -9,13 +9,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from bench.collect_config import identity
 from bench.config import MethodEntry, RunConfig
 from bench.costs import Costs, find_costs, write_costs
 from bench.environment import git_commit
 from bench.errors import BenchError
 from bench.layer_variants import VARIANTS
-from bench.layers import find_layer, find_layers, with_layer
+from bench.layers import find_layer, find_layers, load_own, with_layer
 from bench.loading import load_pair
 from bench.measure_costs import measure_costs
 from bench.pairs import PairSpec, Placement, place
@@ -26,7 +25,7 @@ from bench.trace_sets import checked_set, split_traces
 from bench.tune import render as render_tuned
 from bench.tune import tune
 from methods import METHODS, Method, get_method
-from methods.preverifier import PreVerifier, load_layer
+from methods.preverifier import PreVerifier, read_about
 
 
 def measure(pair: PairSpec, placement: Placement, repeats: int, out: Path) -> str:
@@ -115,16 +114,14 @@ def layer_loader(pair: PairSpec, width: int) -> Callable[[Method], Method]:
             return method
         name = method.settings.layer
         if name not in layers:
-            path, owner = find_layer(pair, name), {**identity(pair), "hidden": width}
-            layers[name] = load_layer(path, owner, token_embedding=_embedding(path, pair, embedding))
+            path = find_layer(pair, name)
+            layers[name] = load_own(path, pair, width, _embedding(path, pair, embedding))
         return method.with_layer(layers[name])
 
     return load
 
 
 def _embedding(path: Path, pair: PairSpec, kept: list[torch.Tensor]) -> torch.Tensor | None:
-    from methods.preverifier import read_about
-
     if "token" not in read_about(path).get("config", {}).get("inputs", ()):
         return None
     if not kept:
