@@ -137,6 +137,8 @@ def _convert_into(folder: Path, package: str, file: str) -> None:
         made = Path(scratch) / "model"
         _convert(gguf, made)
         (made / _DONE).write_text(json.dumps({"package": package, "file": file}))
+        if (folder / _DONE).exists():  # another process was faster, and may be reading it already
+            return
         if folder.exists():  # left half-written by an older version
             shutil.rmtree(folder)
         try:

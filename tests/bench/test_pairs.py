@@ -10,6 +10,7 @@ import torch
 from accelerate import dispatch_model
 from transformers import AutoModelForCausalLM
 
+from bench import models
 from bench.errors import BenchError
 from bench.loading import eos_ids, load_pair
 from bench.models import load_model, prune
@@ -219,3 +220,20 @@ def test_a_generation_config_is_recorded_not_applied(llama_pair, tmp_path):
         Decoder(p.target, None, Sampling()).decode([5, 6, 7], StopRule(20), None).tokens for p in (plain, changed)
     ]
     assert outputs[0] == outputs[1]
+
+
+def test_a_model_that_another_process_converted_meanwhile_is_left_alone(monkeypatch, tmp_path):
+    """It may be loading it already; two first runs at once must both work."""
+    monkeypatch.setattr(models, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(models, "_package_file", lambda package, file, scratch: scratch / file)
+    folder = tmp_path / "model"
+
+    def convert(gguf, made):
+        made.mkdir()
+        folder.mkdir()
+        (folder / "weights").write_text("the other's")
+        (folder / models._DONE).write_text("")
+
+    monkeypatch.setattr(models, "_convert", convert)
+    assert models.converted_gguf("package/model.gguf") == folder
+    assert (folder / "weights").read_text() == "the other's"
