@@ -52,6 +52,11 @@ class RollbackLayer(CacheLayerMixin):
         """Forgets the last `-tokens_to_remove` tokens (`transformers` passes a negative count)."""
         self.length -= abs(tokens_to_remove)
 
+    def move(self, source: int, target: int, n: int) -> None:
+        """Copies the states of n tokens from place `source` to place `target`; the two may overlap."""
+        for states in (self.keys, self.values):
+            states[:, :, target : target + n] = states[:, :, source : source + n].clone()
+
     def reset(self) -> None:
         self.length = 0
 

@@ -5,25 +5,31 @@ from dataclasses import dataclass, field
 
 import torch
 
-from methods.draft import Draft
+from methods.draft import Draft, Phrases
 from methods.drafters import Drafter
 from methods.engine import Engine
 from methods.errors import MethodError
+from methods.phrases.pool import PoolUse
 from methods.policies import LengthPolicy
 from methods.sampling import Sampling
 from methods.stopping import StopRule
 from methods.timer import StepTimer, synchronised_clock
-from methods.verification import verify
+from methods.tree import branch_parents
+from methods.verification import Verdict, verify
 
 _DRAFT_STREAM = 0x5EED
 
 
 @dataclass(frozen=True)
 class Step:
-    """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added."""
+    """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added.
+    `phrase_tokens`: tokens of candidate phrases after the draft that the target read, `phrase_accepted`: those of them that
+    are in the output."""
 
     drafted: int
     accepted: int
+    phrase_tokens: int
+    phrase_accepted: int
     emitted: int
     stop_reason: str
     draft_forwards: int
@@ -48,6 +54,8 @@ class Decoded:
     target_forwards: int = 0
     target_tokens: int = 0
     draft_forwards: int = 0
+    draft_tokens: int = 0
+    pool: PoolUse | None = None
 
     @property
     def wall_s(self) -> float:
@@ -92,7 +100,9 @@ class Decoder:
         out.finish_reason = end[1]
         out.prefill_s, out.decode_s = ready - start, self._clock() - ready
         out.target_forwards, out.target_tokens = self.target.forwards, self.target.tokens
-        out.draft_forwards = self.drafter.forwards if self.drafter else 0
+        if self.drafter:
+            out.draft_forwards, out.draft_tokens = self.drafter.forwards, self.drafter.tokens
+            out.pool = self.drafter.pool.use() if self.drafter.pool else None
         return out
 
     def _prefill(
@@ -100,7 +110,7 @@ class Decoder:
     ) -> torch.Generator:
         capacity = len(prompt) + max_new_tokens
         tokens = torch.tensor(prompt[:-1], dtype=torch.long)
-        self.target.reset(capacity)
+        self.target.reset(capacity + (self.drafter.spare_capacity if self.drafter else 0))
         if len(tokens):
             self.target.prefill(tokens)
         if self.drafter:
@@ -115,33 +125,37 @@ class Decoder:
         the end if the output ends in it."""
         forwards = self.drafter.forwards if self.drafter else 0
         draft, stop_reason = None, ""
-        read = torch.tensor(unread, device=self.target.device)
         if self.drafter:
             # The target's own token takes the last place, so a draft never runs past the length limit.
+            room = stop.max_new_tokens - len(tokens) - 1
             draft = self.drafter.begin(unread)
-            stop_reason = draft_step(self.drafter, draft, policy, stop.max_new_tokens - len(tokens) - 1, timer.lap)
+            stop_reason = draft_step(self.drafter, draft, policy, room, timer.lap)
+            timer.lap("other")
+            draft.candidates = self.drafter.candidates(room - draft.length)
+            timer.lap("draft")
         drafted = draft.length if draft else 0
+        candidates = draft.candidates if draft else ()
         timer.lap("other")
-        if drafted:
-            read = torch.cat([read, draft.tokens[:drafted].to(self.target.device)])
-        logits = self.target.forward(read, keep=drafted + 1).logits
-        verdict = verify(logits, draft, self.sampling, generator)
+        verdict = verify(self._read(unread, draft, candidates), draft, self.sampling, generator)
         timer.lap("verify")
 
-        self.target.rollback(drafted - verdict.accepted)
+        self._settle(verdict, drafted, candidates)
         if self.drafter:
-            self.drafter.end(verdict.tokens, verdict.accepted)
+            self.drafter.end(verdict.tokens, verdict.accepted, verdict.phrase, verdict.corrections)
             policy.observe(drafted, verdict.accepted)
         before = len(tokens)
-        tokens += (*verdict.tokens[: verdict.accepted], verdict.next_token)
+        tokens += (*verdict.tokens[: verdict.accepted], *verdict.phrase, verdict.next_token)
         end = stop.cut(tokens, before)
+        emitted = (end[0] if end else len(tokens)) - before
         confidence, entropy = draft.numbers() if drafted else ([], [])
         timer.lap("other")
         seconds = timer.read()
         step = Step(
             drafted=drafted,
             accepted=verdict.accepted,
-            emitted=(end[0] if end else len(tokens)) - before,
+            phrase_tokens=sum(map(len, candidates)),
+            phrase_accepted=min(len(verdict.phrase), max(0, emitted - verdict.accepted)),
+            emitted=emitted,
             stop_reason=stop_reason,
             draft_forwards=(self.drafter.forwards if self.drafter else 0) - forwards,
             draft_s=seconds["draft"],
@@ -153,6 +167,28 @@ class Decoder:
             estimate=policy.estimates if drafted else None,
         )
         return step, [verdict.next_token], end
+
+    def _read(self, unread: list[int], draft: Draft | None, candidates: Phrases) -> torch.Tensor:
+        """The target's pass over what it has not read, the draft, and the candidates after it; its logits from the last
+        unread token on."""
+        drafted = draft.length if draft else 0
+        read = torch.tensor([*unread, *(token for phrase in candidates for token in phrase)], device=self.target.device)
+        if drafted:
+            tokens = draft.tokens[:drafted].to(self.target.device)
+            read = torch.cat([read[: len(unread)], tokens, read[len(unread) :]])
+        keep = len(read) - len(unread) + 1
+        if not candidates:
+            return self.target.forward(read, keep=keep).logits
+        parents = branch_parents(len(unread) + drafted, candidates)
+        return self.target.forward_branches(read, parents, keep=keep).logits
+
+    def _settle(self, verdict: Verdict, drafted: int, candidates: Phrases) -> None:
+        """Leaves in the target's cache what it accepted: the phrase's entries move to the end of the draft's."""
+        size, phrase = sum(map(len, candidates)), len(verdict.phrase)
+        first = self.target.length - size
+        if phrase and verdict.start:
+            self.target.move(first + verdict.start, first, phrase)
+        self.target.rollback(size - phrase + drafted - verdict.accepted)
 
 
 def draft_step(

@@ -5,16 +5,22 @@ from typing import Protocol
 
 import torch
 
-from methods.draft import Draft
+from methods.draft import Draft, Phrases
 from methods.engine import Engine
+from methods.phrases.pool import PhrasePool
 from methods.sampling import Sampling
 
 
 class Drafter(Protocol):
-    """What the decode loop asks of a drafter. `forwards` counts its passes after prefill; `device` is where it runs."""
+    """What the decode loop asks of a drafter. `forwards` and `tokens` count its passes after prefill and the tokens in
+    them; `device` is where it runs. `spare_capacity`: tokens of phrases that the caches of both models must have room for beside
+    the text. `pool`: the phrases that it remembers, if it does."""
 
     forwards: int
+    tokens: int
     device: torch.device
+    spare_capacity: int
+    pool: PhrasePool | None
 
     def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, seed: int) -> None:
         """Reads a prompt (n,), with room for `capacity` tokens in all and `draft_capacity` in one draft."""
@@ -28,8 +34,25 @@ class Drafter(Protocol):
     def cut(self, n: int) -> None:
         """Forgets the draft's last n tokens before they are verified."""
 
-    def end(self, tokens: Sequence[int], accepted: int) -> None:
-        """Forgets the draft's `tokens` after the first `accepted`."""
+    def candidates(self, room: int) -> Phrases:
+        """Phrases of at most `room` tokens after the draft, for the target to verify beside it; drafting is over."""
+
+    def end(self, tokens: Sequence[int], accepted: int, phrase: Sequence[int], corrections: Sequence[int]) -> None:
+        """Forgets the draft's `tokens` after the first `accepted`. The other arguments as in `Verdict`."""
+
+
+def new_draft(engine: Engine, sampling: Sampling, capacity: int) -> Draft:
+    """An empty draft with room for `capacity` tokens of an engine's."""
+    head = engine.model.get_output_embeddings()
+    return Draft(
+        capacity,
+        head.in_features,
+        min(head.out_features, engine.vocab_size or head.out_features),
+        dtype=engine.model.dtype,
+        device=engine.device,
+        keep_probs=not sampling.greedy,
+        token_ids=engine.token_ids,
+    )
 
 
 class AutoregressiveDrafter:
@@ -39,13 +62,21 @@ class AutoregressiveDrafter:
     It is read together with the next step's first token: the catch-up costs no pass of its own.
     """
 
-    def __init__(self, engine: Engine, sampling: Sampling):
+    spare_capacity = 0
+    pool = None
+
+    def __init__(self, engine: Engine, sampling: Sampling, settings: object = None):
+        """`settings` are the method's, as every drafter gets them; this one has no use for them."""
         self.engine, self.sampling = engine, sampling
         self.draft: Draft | None = None
 
     @property
     def forwards(self) -> int:
         return self.engine.forwards
+
+    @property
+    def tokens(self) -> int:
+        return self.engine.tokens
 
     @property
     def device(self) -> torch.device:
@@ -55,21 +86,9 @@ class AutoregressiveDrafter:
         self.engine.reset(capacity)
         self.generator = torch.Generator(self.engine.device).manual_seed(seed)
         self.unread: list[int] = []
-        self.draft = self._new_draft(draft_capacity)
+        self.draft = new_draft(self.engine, self.sampling, draft_capacity)
         if len(prompt):
             self.engine.prefill(prompt)
-
-    def _new_draft(self, capacity: int) -> Draft:
-        head = self.engine.model.get_output_embeddings()
-        return Draft(
-            capacity,
-            head.in_features,
-            min(head.out_features, self.engine.vocab_size or head.out_features),
-            dtype=self.engine.model.dtype,
-            device=self.engine.device,
-            keep_probs=not self.sampling.greedy,
-            token_ids=self.engine.token_ids,
-        )
 
     def begin(self, committed: list[int]) -> Draft:
         self.unread += committed
@@ -94,7 +113,10 @@ class AutoregressiveDrafter:
         self.engine.rollback(min(n, self.draft.length - 1))
         self.draft.length -= n
 
-    def end(self, tokens: Sequence[int], accepted: int) -> None:
+    def candidates(self, room: int) -> Phrases:
+        return ()
+
+    def end(self, tokens: Sequence[int], accepted: int, phrase: Sequence[int] = (), corrections: Sequence[int] = ()):
         if accepted < len(tokens):
             self.engine.rollback(len(tokens) - 1 - accepted)
         elif tokens:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from methods.cache import rollback_cache
 from methods.errors import MethodError
 from methods.packing import pack_linears, use_grouped_attention
+from methods.tree import ancestry
 
 # The cache grows in steps, so that a run over prompts of many lengths allocates a handful of times, not once per
 # prompt.
@@ -110,6 +111,47 @@ class Engine:
         ).logits[0]
         hidden, self._hidden = self._hidden[0], None
         return Output(logits[:, : self.vocab_size], hidden)
+
+    def forward_branches(self, tokens: torch.Tensor, parents: tuple[int, ...], keep: int) -> Output:
+        """One counted pass over tokens (k,) of which each goes on from its parent among them (`methods.tree`), the first
+        from the cache; logits and hidden of the last `keep`. The cache holds them in this order.
+
+        Raises:
+            MethodError: an attention implementation that takes no mask.
+        """
+        depth, sees = (part.to(self.device) for part in ancestry(parents))
+        positions = self.length + depth
+        mask = torch.cat([sees.new_ones(len(tokens), self.length), sees], 1)
+        self.forwards += 1
+        self.tokens += len(tokens)
+        return self._run(tokens, keep, position_ids=positions[None], attention_mask=self._masks(mask, positions))
+
+    def _masks(self, mask: torch.Tensor, positions: torch.Tensor):
+        """mask (k, length + k) as the model takes it, within the windows of those of its layers that have one."""
+        config = self.model.config.get_text_config(decoder=True)
+        window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+        kinds = {"full_attention": self._mask(mask)}
+        if window:
+            places = torch.cat([torch.arange(self.length, device=positions.device), positions])
+            kinds["sliding_attention"] = self._mask(mask & (positions[:, None] - places < window))
+        if types:
+            return kinds if "sliding_attention" in types else kinds["full_attention"]
+        return kinds.get("sliding_attention", kinds["full_attention"])
+
+    def _mask(self, mask: torch.Tensor) -> torch.Tensor:
+        attention = self.model.config._attn_implementation or ""
+        if attention == "eager":
+            mask = torch.where(mask, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
+        elif not attention.endswith("sdpa"):
+            raise MethodError(
+                f"phrases need attention with a mask of their own, which '{attention}' does not take: use sdpa"
+            )
+        return mask[None, None]
+
+    def move(self, source: int, target: int, n: int) -> None:
+        """Copies the cache's entries of n tokens from place `source` to place `target`."""
+        for layer in self.cache.layers:
+            layer.move(source, target, n)
 
     def rollback(self, n: int) -> None:
         """Forgets the last n tokens, in O(1)."""

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from methods.drafters import AutoregressiveDrafter, Drafter
 from methods.engine import Engine
 from methods.errors import MethodError
+from methods.phrases.drafter import PhraseDrafter
+from methods.phrases.settings import PHRASE_SEARCH, PhraseSettings
 from methods.policies import LengthPolicy
 from methods.policies.confidence import CONFIDENCE_SEARCH, Confidence, ConfidenceSettings
 from methods.policies.entropy import (
@@ -31,9 +33,30 @@ from methods.settings import NoSettings, nearest, parse_settings
 
 
 @dataclass(frozen=True)
+class OuroborosSettings(PhraseSettings, FixedSettings):
+    """A fixed number of tokens, drafted by phrases."""
+
+
+@dataclass(frozen=True)
+class PacerOuroborosSettings(PhraseSettings, PacerSettings):
+    """PACER's drafts, by phrases."""
+
+    method: ClassVar[str] = "pacer-ouroboros"
+
+
+OUROBOROS_SEARCH = {"gamma": (2, 3, 4, 5, 6, 8), **PHRASE_SEARCH}
+PACER_OUROBOROS_SEARCH = {
+    "block": (1, 2),
+    "threshold": (0.3, 0.4, 0.5, 0.6, 0.7),
+    "growth": (1.0, 1.1),
+    **PHRASE_SEARCH,
+}
+
+
+@dataclass(frozen=True)
 class MethodSpec:
     """A named combination of drafter and length policy. `policy` builds a fresh policy from the settings for each
-    sample; `drafter` builds the drafter once per run. Both are None for `ar`, which drafts nothing.
+    sample; `drafter` builds the drafter, which serves all prompts of a task. Both are None for `ar`, which drafts nothing.
 
     A `trained` method decides with a layer that was trained for the pair: its settings name it in `layer`, and its
     policy is built from the settings and the loaded `PreVerifier`.
@@ -46,7 +69,7 @@ class MethodSpec:
     summary: str
     settings: type = NoSettings
     policy: Callable[..., LengthPolicy] | None = None
-    drafter: Callable[[Engine, Sampling], Drafter] | None = None
+    drafter: Callable[[Engine, Sampling, Any], Drafter] | None = None
     trained: bool = False
     search: dict[str, tuple] | tuple[dict[str, tuple], ...] = field(default_factory=dict, hash=False)
 
@@ -134,6 +157,23 @@ METHODS = {
             trained=True,
             search=PACER_SEARCH,
         ),
+        MethodSpec(
+            "ouroboros",
+            "drafts by phrases, a fixed number of tokens, with phrases appended for the target to verify",
+            OuroborosSettings,
+            FixedLength,
+            PhraseDrafter,
+            search=OUROBOROS_SEARCH,
+        ),
+        MethodSpec(
+            "pacer-ouroboros",
+            "drafts by phrases, under PACER's trained layer",
+            PacerOuroborosSettings,
+            Pacer,
+            PhraseDrafter,
+            trained=True,
+            search=PACER_OUROBOROS_SEARCH,
+        ),
     )
 }
 
@@ -169,7 +209,8 @@ class Method:
         return self.spec.policy(self.settings, self.layer)
 
     def drafter(self, engine: Engine, sampling: Sampling) -> Drafter | None:
-        return self.spec.drafter(engine, sampling) if self.spec.drafter else None
+        """A fresh drafter, for the prompts of one task."""
+        return self.spec.drafter(engine, sampling, self.settings) if self.spec.drafter else None
 
 
 def get_method(name: str, values: dict[str, Any] | None = None) -> Method:

@@ -6,34 +6,58 @@ import torch
 
 from methods.draft import Draft
 from methods.sampling import Sampling, draw
+from methods.tree import follow
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`accepted` draft tokens, then `next_token`: the correction, or the bonus token when all were accepted.
-    `tokens` are the draft's, on the host."""
+    """`accepted` draft tokens, then `phrase`, then `next_token`: the correction, or the bonus token when all were accepted.
+
+    `tokens` are the draft's, on the host. `phrase`: the tokens that the target accepted of a candidate after the draft, which
+    begins at `start`, counted over all candidates' tokens. `corrections`: what the target would have said after each draft
+    token from the first rejected one on, `next_token` first; greedy only.
+    """
 
     tokens: tuple[int, ...]
     accepted: int
     next_token: int
+    phrase: tuple[int, ...] = ()
+    start: int = 0
+    corrections: tuple[int, ...] = ()
 
 
 def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, generator: torch.Generator) -> Verdict:
-    """Verifies a draft of k tokens (k may be 0: plain autoregressive decoding).
+    """Verifies a draft of k tokens (k may be 0: plain autoregressive decoding), and the candidates after it, n tokens in all.
 
     Args:
-        logits: (k + 1, vocab) the target's, for the position of each draft token and the one after.
+        logits: (k + 1 + n, vocab) the target's: for the position of each draft token, the one after, and the one after each
+            of the candidates' tokens.
 
     Greedy: the longest prefix that equals the target's argmax. Sampling: speculative sampling (Leviathan et al. 2023,
-    algorithm 1; Chen et al. 2023), whose output distribution is exactly the target's. One transfer to the host.
+    algorithm 1; Chen et al. 2023), whose output distribution is exactly the target's. A phrase is a deterministic proposal,
+    q = one-hot: it is accepted with probability p(x), and the residual after it is p without x. Candidates tried in turn
+    that way are accepted each with the probability that p has for it, so the target's token is drawn once, and a candidate
+    that goes on with it is followed. One transfer to the host.
     """
-    tokens = logits.new_empty(0, dtype=torch.long) if draft is None else draft.tokens[: draft.length].to(logits.device)
+    k, candidates = (draft.length, draft.candidates) if draft else (0, ())
+    tokens = draft.tokens[:k].to(logits.device) if draft else logits.new_empty(0, dtype=torch.long)
     if sampling.greedy:
-        accepted, next_token = _greedy(logits, tokens)
+        choices = logits.argmax(-1)
+        accepted = count_accepted(choices[:k], tokens)
+        next_token = choices[accepted]
     else:
-        accepted, next_token = _rejection(sampling.distribution(logits), draft, tokens, generator)
-    accepted, next_token, *tokens = torch.cat([accepted, next_token, tokens]).tolist()
-    return Verdict(tuple(tokens), accepted, next_token)
+        p = sampling.distribution(logits)
+        accepted, next_token = _rejection(p[: k + 1], draft, tokens, generator)
+        choices = torch.cat([tokens, next_token, draw(p[k + 1 :], generator)]) if candidates else tokens
+    accepted, next_token, *numbers = torch.cat([accepted, next_token, tokens, choices]).tolist()
+    tokens, choices = tuple(numbers[:k]), numbers[k:]
+    if accepted < k:
+        return Verdict(
+            tokens, accepted, next_token, corrections=tuple(choices[accepted : k + 1]) if sampling.greedy else ()
+        )
+    found = follow(candidates, next_token, choices[k + 1 :])
+    phrase = candidates[found.branch][: found.passed] if found.passed else ()
+    return Verdict(tokens, accepted, found.next_token, phrase, found.start)
 
 
 def count_leading(accept: torch.Tensor) -> torch.Tensor:
@@ -44,12 +68,6 @@ def count_leading(accept: torch.Tensor) -> torch.Tensor:
 def count_accepted(best: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Greedy verification: the target's argmax (..., k) and the draft tokens (..., k) in those places -> (..., 1)."""
     return count_leading(best == tokens)
-
-
-def _greedy(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    best = logits.argmax(-1)
-    accepted = count_accepted(best[:-1], tokens)
-    return accepted, best[accepted]
 
 
 def acceptance_probabilities(logits: torch.Tensor, draft: Draft, sampling: Sampling) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from methods.draft import Draft
 from methods.errors import MethodError
@@ -21,6 +22,7 @@ _PRIOR_TOKENS = 2.0  # tokens per target pass, before anything was seen
 
 @dataclass(frozen=True)
 class PacerSettings:
+    method: ClassVar[str] = "pacer"  # as error messages name the flags
     layer: str = setting("default", "trained layer: a name, or a file made by train-preverifier")
     block: int = setting(2, "draft tokens per question", low=1, high=64)
     threshold: float | str = setting(
@@ -53,13 +55,17 @@ def _longest_draft(settings: PacerSettings, config) -> int:
         MethodError: a layer or a block size that the settings do not go with.
     """
     if config.label == "conditional":
-        raise MethodError(f"--set pacer.layer={settings.layer}: that is SpecDec++'s head; name a layer of PACER's")
+        raise MethodError(
+            f"--set {settings.method}.layer={settings.layer}: that is SpecDec++'s head; name a layer of PACER's"
+        )
     if settings.block not in config.blocks:
         trained = ", ".join(map(str, config.blocks))
-        raise MethodError(f"--set pacer.block={settings.block}: the layer was trained for blocks of {trained}")
+        raise MethodError(
+            f"--set {settings.method}.block={settings.block}: the layer was trained for blocks of {trained}"
+        )
     longest = min(settings.gamma_max, config.positions)
     if settings.block > longest:
-        raise MethodError(f"--set pacer.block={settings.block}: longer than the longest draft, {longest}")
+        raise MethodError(f"--set {settings.method}.block={settings.block}: longer than the longest draft, {longest}")
     return longest
 
 
@@ -96,7 +102,7 @@ class Pacer(LengthPolicy):
         self.gamma_max = _longest_draft(settings, layer.config)
         self.estimator = layer.estimator(settings.block)
         self.combine = COMBINE[settings.combine]
-        self.greedy_only = "pacer.failing_block=cut" if settings.failing_block == "cut" else ""
+        self.greedy_only = f"{settings.method}.failing_block=cut" if settings.failing_block == "cut" else ""
         self.pace = Pace(settings.cost) if settings.threshold == "auto" else None
 
     def begin(self) -> None:

@@ -1,0 +1,1 @@
+"""Drafting by phrases: Ouroboros (arXiv 2402.13720)."""
