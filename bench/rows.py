@@ -1,9 +1,11 @@
 """From a decoded sample to rows of the logged tables."""
 
+from dataclasses import fields
 from typing import Any
 
 from bench.plan import Prompt
 from methods import Decoded
+from methods.phrases.pool import PoolUse
 
 _PARTS = ("draft_s", "preverify_s", "verify_s")
 
@@ -34,13 +36,22 @@ def sample_row(
         "target_forwards": decoded.target_forwards,
         "target_tokens": decoded.target_tokens,
         "draft_forwards": decoded.draft_forwards,
+        "draft_tokens": decoded.draft_tokens,
         "steps": len(decoded.steps),
         "drafted": sum(step.drafted for step in decoded.steps),
         "accepted": sum(step.accepted for step in decoded.steps),
+        "phrase_tokens": sum(step.phrase_tokens for step in decoded.steps),
+        "phrase_accepted": sum(step.phrase_accepted for step in decoded.steps),
+        **_pool_columns(decoded.pool),
         "metric": prompt.task.task.metric,
         "output": text,
         "output_tokens": decoded.tokens,
     }
+
+
+def _pool_columns(pool: PoolUse | None) -> dict[str, Any]:
+    """Null for methods without a pool."""
+    return {f"pool_{f.name}": getattr(pool, f.name, None) for f in fields(PoolUse)}
 
 
 def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
@@ -51,6 +62,8 @@ def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
             "step": number,
             "drafted": step.drafted,
             "accepted": step.accepted,
+            "phrase_tokens": step.phrase_tokens,
+            "phrase_accepted": step.phrase_accepted,
             "emitted": step.emitted,
             "stop_reason": step.stop_reason,
             "target_forwards": 1,

@@ -118,11 +118,14 @@ def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedT
     bar.set_description(f"loading {spec.name}")
     pair = load_pair(spec, config.placement, with_draft=_with_draft(config))
     folder.write_info(add_pair(folder.info(), pair, config))
-    todo = [prompt for prompt in prompts(config, tasks, pair, positions.start) if prompt.position not in done]
+    everything = prompts(config, tasks, pair, positions.start)
     runner = PairRunner(config, pair)
     bar.set_description(f"{spec.name} warm-up")
-    runner.warm_up(todo)
-    for prompt in todo:
+    runner.warm_up([prompt for prompt in everything if prompt.position not in done])
+    for prompt in everything:
+        if prompt.position in done:
+            runner.remember(folder.samples_at(prompt.position))
+            continue
         bar.set_description(f"{spec.name} {prompt.task.name}")
         samples, steps = runner.run_prompt(prompt, bar)
         try:

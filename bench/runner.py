@@ -1,5 +1,7 @@
 """Decodes prompts with a loaded pair, all methods interleaved."""
 
+from collections.abc import Iterable
+
 import torch
 from tqdm import tqdm
 
@@ -26,20 +28,23 @@ class PairRunner:
             for entry in config.methods
             for task in config.tasks
         }
-        first = config.tasks[0]
+        self._new_decoders()
+
+    def _new_decoders(self) -> None:
+        """One for each method, task and repeat: a drafter may remember the prompts that it has seen."""
+        sampling = self.config.sampling
         self.decoders = {
-            entry.label: Decoder(
-                pair.target,
-                self.methods[entry.label, first].drafter(pair.draft, config.sampling),
-                config.sampling,
-            )
-            for entry in config.methods
+            (label, task, repeat): Decoder(self.pair.target, method.drafter(self.pair.draft, sampling), sampling)
+            for (label, task), method in self.methods.items()
+            for repeat in range(self.config.repeat)
         }
 
     def warm_up(self, prompts: list[Prompt]) -> None:
         """Some tokens with every method, thrown away. The caches get the size that the longest prompt needs, and the
         first passes choose kernels, so that neither happens inside a measurement."""
-        capacity = max(len(prompt.encoded.ids) for prompt in prompts) + self.config.max_new_tokens
+        longest = max(len(prompt.encoded.ids) for prompt in prompts)
+        spare = max((d.drafter.spare_capacity for d in self.decoders.values() if d.drafter), default=0)
+        capacity = longest + self.config.max_new_tokens + spare
         for engine in filter(None, (self.pair.target, self.pair.draft)):
             engine.reset(capacity)
             self._check_finite(engine, prompts[0])
@@ -47,7 +52,16 @@ class PairRunner:
         first = {prompt.task.name: prompt for prompt in reversed(prompts)}
         for entry in self.config.methods:
             for prompt in first.values():
-                self._decode(entry, prompt, stop, seed=0)
+                self._decode(entry, prompt, stop, repeat=0, seed=0)
+        self._new_decoders()
+
+    def remember(self, rows: Iterable[dict]) -> None:
+        """Puts into the pools what samples that were decoded before had put there: rows of samples.parquet, in the order
+        of their positions."""
+        for row in rows:
+            drafter = self.decoders[row["method"], row["task"], row["repeat"]].drafter
+            if drafter and drafter.pool:
+                drafter.pool.feed(row["pool_added"])
 
     @torch.inference_mode()
     def _check_finite(self, engine: Engine, prompt: Prompt) -> None:
@@ -64,7 +78,7 @@ class PairRunner:
             shift = (prompt.position + repeat) % len(methods)
             for order, entry in enumerate(methods[shift:] + methods[:shift]):
                 seed = sample_seed(self.config.seed, prompt.task.name, prompt.sample.id, repeat)
-                decoded = self._decode(entry, prompt, prompt.stop, seed)
+                decoded = self._decode(entry, prompt, prompt.stop, repeat, seed)
                 key = dict(
                     pair=self.pair.spec.name,
                     task=prompt.task.name,
@@ -77,9 +91,9 @@ class PairRunner:
                 bar.update()
         return self._scored(prompt, samples), steps
 
-    def _decode(self, entry: MethodEntry, prompt: Prompt, stop: StopRule, seed: int) -> Decoded:
+    def _decode(self, entry: MethodEntry, prompt: Prompt, stop: StopRule, repeat: int, seed: int) -> Decoded:
         policy = self.methods[entry.label, prompt.task.name].policy()
-        return self.decoders[entry.label].decode(list(prompt.encoded.ids), stop, policy, seed)
+        return self.decoders[entry.label, prompt.task.name, repeat].decode(list(prompt.encoded.ids), stop, policy, seed)
 
     def _scored(self, prompt: Prompt, rows: list[dict]) -> list[dict]:
         """Scores the outputs, equal ones once: scoring may run the program that a model wrote."""

@@ -144,6 +144,10 @@ class RunFolder:
         found = (re.fullmatch(r"samples-(\d{6,})\.parquet", path.name) for path in (self.path / "parts").glob("*"))
         return {position for position in (int(match[1]) for match in found if match) if self._is_whole(position)}
 
+    def samples_at(self, position: int) -> list[dict[str, Any]]:
+        """The rows of a finished sample."""
+        return pq.read_table(self._part("samples", position)).to_pylist()
+
     def _is_whole(self, position: int) -> bool:
         try:
             return all(pq.read_metadata(self._part(table, position)).num_rows > 0 for table in TABLES)
