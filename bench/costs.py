@@ -48,6 +48,8 @@ class Costs:
         preverify_s: a question to a trained layer, per block; None where no layer was at hand.
         question_s: a question of a policy without one, which reads a number on the host.
         overhead_s: what else a step with a draft takes.
+        phrases, phrase_s: by their tokens, what phrases add to a draft pass; nothing where nothing was measured.
+        candidates_s: what candidates add to a target pass beside their tokens.
         about: machine, pair, precision, versions.
     """
 
@@ -59,6 +61,9 @@ class Costs:
     preverify_s: float | None = None
     question_s: float = 0.0
     overhead_s: float = 0.0
+    phrases: tuple[int, ...] = ()
+    phrase_s: tuple[float, ...] = ()
+    candidates_s: float = 0.0
     unit: str = "s"
     about: dict[str, Any] = field(default_factory=dict)
 
@@ -97,15 +102,29 @@ class Costs:
             BenchError: a method with a trained layer, and costs that were measured without one.
         """
         context = replayed.prompt_tokens + np.array(replayed.start)
+        read = np.array(replayed.phrase_tokens) if replayed.phrase_tokens else np.zeros(len(context), int)
         question_s = self.preverify_s if replayed.trained else self.question_s
         if question_s is None:
             raise BenchError(f"the costs '{self.name}' have no preverify_s: measure them with the pair's trained layer")
         return Seconds(
-            draft_s=float((self.draft(context) * replayed.draft_forwards).sum()),
+            draft_s=float((self.draft(context) * replayed.draft_forwards).sum()) + self._phrases(replayed, context),
             preverify_s=question_s * sum(replayed.asked),
-            verify_s=float(self.target(1 + np.array(replayed.drafted), context).sum()),
+            verify_s=float(self.target(1 + np.array(replayed.drafted) + read, context).sum())
+            + self.candidates_s * int((read > 0).sum()),
             other_s=self.overhead_s * len(context) * replayed.drafts,
         )
+
+    def _phrases(self, replayed: Replayed, context: np.ndarray) -> float:
+        """What phrases add to the draft passes that read some."""
+        if not self.phrase_s:
+            return 0.0
+        passes = replayed.phrase_passes or [()] * len(context)
+        sizes = [(size, place) for step, place in zip(passes, context, strict=True) for size in step if size]
+        if not sizes:
+            return 0.0
+        tokens, places = np.array(sizes).T
+        growth = self.draft(places) / self.draft(self.contexts[0])
+        return float((_line(tokens, (0, *self.phrases), (0.0, *self.phrase_s)) * growth).sum())
 
 
 def _line(x: np.ndarray, xs: Sequence[float], ys: Sequence[float]) -> np.ndarray:
@@ -201,10 +220,10 @@ def read_costs(path: Path) -> Costs:
         if key not in names:
             raise BenchError(f"{path}: unknown key '{key}'{nearest(key, names)}")
     try:
-        lists = {key: tuple(table[key]) for key in ("contexts", "verified", "draft_s")}
+        lists = {key: tuple(table.get(key, ())) for key in ("contexts", "verified", "draft_s", "phrases", "phrase_s")}
         costs = Costs(**{**table, **lists, "target_s": tuple(map(tuple, table["target_s"]))})
         numbers = (*costs.contexts, *costs.verified, *costs.draft_s, *sum(costs.target_s, ()))
-        rest = (costs.preverify_s or 0.0, costs.question_s, costs.overhead_s)
+        rest = (costs.preverify_s or 0.0, costs.question_s, costs.overhead_s, costs.candidates_s, *costs.phrase_s)
         valid = all(0 < x < math.inf for x in numbers) and all(0 <= x < math.inf for x in rest) and _shaped(costs)
         valid = valid and isinstance(costs.name, str) and costs.unit in UNITS and isinstance(costs.about, dict)
     except (KeyError, TypeError):
@@ -215,6 +234,7 @@ def read_costs(path: Path) -> Costs:
 
 
 def _shaped(costs: Costs) -> bool:
-    rising = all(list(points) == sorted(set(points)) for points in (costs.contexts, costs.verified))
+    rising = all(list(points) == sorted(set(points)) for points in (costs.contexts, costs.verified, costs.phrases))
+    rising = rising and len(costs.phrases) == len(costs.phrase_s) and all(size > 0 for size in costs.phrases)
     rows = len(costs.contexts) == len(costs.target_s) == len(costs.draft_s) > 0
     return rising and rows and all(len(row) == len(costs.verified) > 0 for row in costs.target_s)

@@ -15,13 +15,20 @@ from bench.environment import environment
 from bench.errors import BenchError
 from bench.loading import Pair
 from methods import Decoder, Sampling, StopRule, get_method
+from methods.draft import Phrases
 from methods.drafters import AutoregressiveDrafter
+from methods.phrases.drafter import PhraseDrafter
+from methods.phrases.settings import PhraseSettings
 from methods.preverifier.layer import PreVerifier
 from methods.timer import synchronised_clock
+from methods.tree import branch_parents
 from methods.verification import verify
 
 CONTEXTS = (128, 768)
-VERIFIED = (*range(1, 18), 21, 25, 29, 33)
+VERIFIED = (*range(1, 18), 21, 25, 29, 33, 41, 49)
+PHRASES = (2, 4, 8, 16, 24)  # tokens of phrases in a draft pass
+_PHRASE = 4  # tokens of a measured phrase
+_CANDIDATES = ((1, 2, 3, 4),) * 3  # of a measured target pass, after a chain of as many tokens as one of them
 _BLOCK = 2  # tokens per question to the layer
 _DRAFTED = 8  # draft passes of a measured draft
 _GREEDY = Sampling()
@@ -66,6 +73,9 @@ def measure_costs(
         None if layer is None else median(row["preverify"] for row in rows),
         median(row["question"] for row in rows),
         stopwatch.overhead(),
+        PHRASES,
+        tuple(map(float, _rising([rows[0]["phrases", n] - rows[0]["draft"] for n in PHRASES]))),
+        max(0.0, rows[0]["candidates"] - rows[0]["chain"]),
         about={
             "pair": pair.spec.name,
             "target": pair.spec.target,
@@ -78,24 +88,34 @@ def measure_costs(
     )
 
 
+def _rising(times: list[float]) -> np.ndarray:
+    """More of something never takes less than nothing, or than less of it."""
+    return isotonic_regression(np.maximum(0, times)).x
+
+
 class _Stopwatch:
     """Times the parts of a step as decoding makes them."""
 
     def __init__(self, pair: Pair, layer: PreVerifier | None):
         self.pair, self.layer = pair, layer
         self.drafter = AutoregressiveDrafter(pair.draft, _GREEDY)
+        self.phrases = PhraseDrafter(pair.draft, _GREEDY, PhraseSettings(candidates=0, phrase_length=max(PHRASES)))
         self.random = random.Random(0)
         self.generator = torch.Generator(pair.target.device)
 
     @torch.inference_mode()
     def measure(self, contexts: tuple[int, ...], verified: tuple[int, ...], repeats: int) -> list[dict]:
-        """For each context length, median seconds by part: ("target", tokens), "draft", "question", "preverify"."""
+        """For each context length, median seconds by part: ("target", tokens), "draft", "question", "preverify",
+        ("phrases", tokens), "candidates" and, for as many tokens without them, "chain"."""
         times: list[dict] = [defaultdict(list) for _ in contexts]
         for round_ in tqdm(range(repeats + 1), desc="costs", unit="round"):
             for context, found in zip(contexts, times, strict=True):
                 self._read(context, context + max(verified) + 2 * _DRAFTED)
                 for what, seconds in self._round(self.random.sample(verified, len(verified))):
                     if round_:  # the first one warms up
+                        found[what].append(seconds)
+                for what, seconds in self._phrase_round(context):
+                    if round_:
                         found[what].append(seconds)
         return [{what: median(seconds) for what, seconds in found.items()} for found in times]
 
@@ -141,6 +161,31 @@ class _Stopwatch:
         self.pair.draft.rollback(1)
         return found
 
+    @torch.inference_mode()
+    def _phrase_round(self, context: int) -> list[tuple]:
+        """Some (what, seconds): draft passes with phrases, and a target pass with candidates."""
+        drafter, found = self.phrases, []
+        drafter.prefill(torch.tensor(self._prompt(context)), context + _DRAFTED, _DRAFTED, seed=0)
+        drafter.begin(self._prompt(1))
+        drafter.read([])
+        length = self.pair.draft.length
+        for size in self.random.sample(PHRASES, len(PHRASES)):
+            drafter.said = self._prompt(1)
+            phrases = [tuple(self._prompt(min(_PHRASE, size - i))) for i in range(0, size, _PHRASE)]
+            found.append((("phrases", size), self._timed(lambda phrases=phrases: drafter.read(phrases))))
+            self.pair.draft.rollback(self.pair.draft.length - length)
+        target, parents = self.pair.target, branch_parents(_PHRASE, _CANDIDATES)
+        read = torch.tensor(self._prompt(len(parents)), device=target.device)
+        found.append(("candidates", self._timed(lambda: self._verify_candidates(read, parents))))
+        target.rollback(len(parents))
+        found.append(("chain", self._timed(lambda: self._verify(read))))
+        target.rollback(len(parents))
+        return found
+
+    def _verify_candidates(self, read: torch.Tensor, parents: tuple[int, ...]) -> None:
+        logits = self.pair.target.forward_branches(read, parents, keep=len(read)).logits
+        verify(logits, _Proposal(read[1:_PHRASE], _CANDIDATES), _GREEDY, self.generator)
+
     def _timed(self, work: Callable[[], object]) -> float:
         devices = (self.pair.target.device, self.pair.draft.device)
         start = synchronised_clock(*devices)
@@ -155,7 +200,7 @@ class _Stopwatch:
 
 
 class _Proposal:
-    """The draft tokens that a timed verification compares."""
+    """The draft tokens, and the phrases after them, that a timed verification compares."""
 
-    def __init__(self, tokens: torch.Tensor):
-        self.tokens, self.length = tokens, len(tokens)
+    def __init__(self, tokens: torch.Tensor, candidates: Phrases = ()):
+        self.tokens, self.length, self.candidates = tokens, len(tokens), candidates

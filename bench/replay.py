@@ -5,7 +5,8 @@ that was recorded at the position where a step begins.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -15,7 +16,11 @@ from bench.estimates import EstimateCache
 from bench.traces import Trace, TraceFolder
 from methods import Method
 from methods.decode import draft_step
-from methods.drafters import AutoregressiveDrafter
+from methods.draft import Phrases
+from methods.phrases.drafter import PhraseDrafter
+from methods.phrases.drafting import PhraseDrafting
+from methods.phrases.pool import Phrase
+from methods.phrases.settings import PhraseSettings
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,8 @@ class Replayed:
 
     `start`: output tokens before the step. `drafted`, `accepted`, `emitted`, `draft_forwards`: as decoding logs them.
     `asked`: questions for which the policy, or its layer, read a number of the draft's. `drafts` is False for `ar`;
-    `trained`: questions go to a layer.
+    `trained`: questions go to a layer. A phrase drafter has more: `phrase_passes`: for each of a step's draft passes, the
+    tokens of phrases that it read beside its own; `phrase_tokens`, `phrase_accepted`: of the candidates that the target read.
     """
 
     sample_id: str
@@ -64,6 +70,9 @@ class Replayed:
     emitted: list[int]
     draft_forwards: list[int]
     asked: list[int]
+    phrase_passes: list[list[int]] = field(default_factory=list)
+    phrase_tokens: list[int] = field(default_factory=list)
+    phrase_accepted: list[int] = field(default_factory=list)
 
     @property
     def new_tokens(self) -> int:
@@ -113,15 +122,17 @@ class ReplayDrafter:
 
     device = torch.device("cpu")
 
-    def __init__(self, trace: Trace, method: str):
-        self.trace, self.method, self.rollout = trace, method, trace.tokens.shape[1]
-        self.prefill()
+    def __init__(self, method: str):
+        self.method = method
 
-    def prefill(self, *_) -> None:
+    def start(self, trace: Trace, limit: int) -> None:
+        """A new sample, whose drafts have up to `limit` tokens."""
+        self.trace, self.rollout = trace, trace.tokens.shape[1]
         self.position = self.forwards = 0
 
-    def begin(self, committed: Sequence[int] = ()) -> RolloutDraft:
+    def begin(self, committed: Sequence[int]) -> RolloutDraft:
         self.draft, self.asked = RolloutDraft(self.trace, self.position), 0
+        self.phrase_passes: list[int] = []
         return self.draft
 
     def lap(self, phase: str) -> None:
@@ -133,48 +144,129 @@ class ReplayDrafter:
     def extend(self, n: int) -> None:
         self.draft.length += n
         self.forwards += n
-        if self.draft.length > self.rollout:
+        self.check(self.draft.length)
+
+    def check(self, drafted: int) -> None:
+        if drafted > self.rollout:
             raise BenchError(
-                f"'{self.method}' drafts {self.draft.length} tokens or more, but the traces' rollouts end after "
-                f"{self.rollout}: set its gamma or gamma_max to at most {self.rollout}, or collect with a longer "
-                "--rollout"
+                f"'{self.method}' drafts {drafted} tokens or more, but the traces' rollouts end after {self.rollout}: set "
+                f"its gamma or gamma_max to at most {self.rollout}, or collect with a longer --rollout"
             )
 
     def cut(self, n: int) -> None:
         self.draft.length -= n
 
-    def end(self, tokens: Sequence[int], accepted: int) -> None:
-        self.position += accepted + 1
+    def candidates(self, room: int) -> Phrases:
+        return ()
+
+    def end(self, accepted: int, phrase: Sequence[int]) -> None:
+        self.position += accepted + len(phrase) + 1
+
+
+class ReplayPhraseDrafter(PhraseDrafting, ReplayDrafter):
+    """A phrase drafter whose model's choices are a trace's rollouts. Its pool lives on from trace to trace."""
+
+    def __init__(self, method: str, settings: PhraseSettings):
+        ReplayDrafter.__init__(self, method)
+        PhraseDrafting.__init__(self, settings)
+
+    def start(self, trace: Trace, limit: int) -> None:
+        ReplayDrafter.start(self, trace, limit)
+        PhraseDrafting.start(self, limit)
+
+    def begin(self, committed: Sequence[int]) -> RolloutDraft:
+        self.start_step(committed)
+        self.choices = self.trace.tokens[self.position].tolist()
+        return ReplayDrafter.begin(self, committed)
+
+    def read(self, phrases: Sequence[Phrase]) -> list[int]:
+        self.forwards += 1
+        self.phrase_passes.append(sum(map(len, phrases)))
+        ahead = self.choices[len(self.said) :]
+        said = _longest_match(phrases, ahead)[0] + 1
+        self.check(len(self.said) + said)
+        return ahead[:said]
+
+    def cut(self, n: int) -> None:
+        PhraseDrafting.cut(self, n)
+
+    def end(self, accepted: int, phrase: Sequence[int]) -> None:
+        ReplayDrafter.end(self, accepted, phrase)
+        self.end_step(accepted, phrase, ())
+
+
+def _longest_match(phrases: Sequence[Phrase], text: Sequence[int]) -> tuple[int, Phrase]:
+    """How many tokens of a text the best of the phrases says, and which one that is."""
+    counts = [sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(p, text, strict=False))) for p in phrases]
+    best = max(counts, default=0)
+    return best, phrases[counts.index(best)] if best else ()
+
+
+def replay_drafter(method: Method) -> ReplayDrafter | None:
+    """The drafter that replays a method's drafts, from one trace to the next.
+
+    Raises:
+        BenchError: phrases that the traces do not tell.
+    """
+    if method.spec.drafter is not PhraseDrafter:
+        return ReplayDrafter(method.name) if method.spec.drafter else None
+    if method.settings.lookahead or method.settings.corrections:
+        raise BenchError(
+            f"'{method.name}' cannot be replayed with lookahead or corrections: traces do not hold what the models would "
+            "have said there; leave them off"
+        )
+    return ReplayPhraseDrafter(method.name, method.settings)
 
 
 @torch.inference_mode()
-def replay(method: Method, trace: Trace, max_new_tokens: int, estimates: EstimateCache | None = None) -> Replayed:
+def replay(
+    method: Method,
+    trace: Trace,
+    max_new_tokens: int,
+    estimates: EstimateCache | None = None,
+    drafter: ReplayDrafter | None = None,
+) -> Replayed:
     """The steps of a greedy run of `method` on the trace's prompt with at most `max_new_tokens`, which may be fewer
-    than it was collected with. `estimates` keeps what trained layers say of the trace for the next replay.
+    than it was collected with. `estimates` keeps what trained layers say of the trace for the next replay; `drafter`, a
+    `replay_drafter`, what it remembers of the traces before.
 
     Raises:
-        BenchError: a draft longer than the rollouts, a sampled trace, or a method that drafts with more than a model.
+        BenchError: a draft longer than the rollouts, a sampled trace, or phrases that the traces do not tell.
     """
     if trace.acceptance is not None:
         raise BenchError(f"the traces of {trace.task} were collected with sampling; replay needs --temperature 0")
-    if method.spec.drafter not in (None, AutoregressiveDrafter):
-        raise BenchError(f"'{method.name}' cannot be replayed: its drafts depend on more than the draft model")
     if method.spec.trained and method.layer is not None:
         method = method.with_layer((estimates or EstimateCache()).of(method.layer, trace))
-    policy, drafter = method.policy(), ReplayDrafter(trace, method.name)
+    policy, drafter = method.policy(), drafter or replay_drafter(method)
     out = Replayed(trace.sample_id, trace.prompt_tokens, bool(policy), method.spec.trained, [], [], [], [], [], [])
     end, right = min(trace.new_tokens, max_new_tokens), trace.accepted.tolist()
-    while (start := drafter.position) < end:
+    position, next_token = 0, trace.last_prompt_token
+    if drafter:
+        drafter.start(trace, min(policy.gamma_max, max_new_tokens))
+    while position < end:
+        start, room = position, max_new_tokens - position - 1
         drafted = passes = asked = 0
-        if policy:
+        candidates, phrase_passes, phrase = (), [], ()
+        if drafter:
             before = drafter.forwards
-            draft_step(drafter, drafter.begin(), policy, max_new_tokens - start - 1, drafter.lap)
+            draft_step(drafter, drafter.begin([next_token]), policy, room, drafter.lap)
             drafted, passes, asked = drafter.draft.length, drafter.forwards - before, drafter.asked
+            candidates, phrase_passes = drafter.candidates(room - drafted), drafter.phrase_passes
         accepted = min(drafted, right[start])
-        drafter.end((), accepted)
-        if policy:
+        if accepted == drafted:
+            matched, phrase = _longest_match(candidates, trace.output[start + drafted :])
+            phrase = phrase[:matched]
+        position = start + accepted + len(phrase) + 1
+        emitted = min(position, end) - start
+        if position < end:
+            next_token = trace.output[position - 1]
+        if drafter:
+            drafter.end(accepted, phrase)
             policy.observe(drafted, accepted)
-        step = (start, drafted, accepted, min(drafter.position, end) - start, passes, asked)
+        out.phrase_passes.append(phrase_passes)
+        out.phrase_tokens.append(sum(map(len, candidates)))
+        out.phrase_accepted.append(min(len(phrase), max(0, emitted - accepted)))
+        step = (start, drafted, accepted, emitted, passes, asked)
         lists = (out.start, out.drafted, out.accepted, out.emitted, out.draft_forwards, out.asked)
         for values, value in zip(lists, step, strict=True):
             values.append(value)
@@ -182,5 +274,6 @@ def replay(method: Method, trace: Trace, max_new_tokens: int, estimates: Estimat
 
 
 def replay_set(method: Method, traces: TraceSet, estimates: EstimateCache | None = None) -> list[Replayed]:
-    """`replay` over all traces of a set."""
-    return [replay(method, trace, traces.max_new_tokens, estimates) for trace in traces.traces]
+    """`replay` over all traces of a set, one after another, as a run decodes them."""
+    drafter = replay_drafter(method)
+    return [replay(method, trace, traces.max_new_tokens, estimates, drafter) for trace in traces.traces]

@@ -14,7 +14,7 @@ from methods.settings import nearest
 _OPTIONS = {
     f.name: type(f.default)
     for f in dataclasses.fields(RunConfig)
-    if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir", "params")
+    if f.name not in ("pairs", "tasks", "methods", "placement", "limit", "data_dir", "params", "params_source")
 }
 _KEYS = {
     **_OPTIONS,

@@ -74,6 +74,7 @@ class Trace:
     node: Tensor
     hidden: np.ndarray
     positions: Tensor
+    last_prompt_token: int
     acceptance: Tensor | None = None
 
 
@@ -207,6 +208,7 @@ def _trace(info: dict[str, Any], part: dict[str, pa.Array], row: Any, shared: bo
         node,
         hidden,
         torch.tensor(places[:rows], dtype=torch.long),
+        int(row.prompt[-1]),
         acceptance,
     )
 

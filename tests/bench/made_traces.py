@@ -26,7 +26,7 @@ def brute_force_trace(target: Engine, draft: Engine, prompt: list[int], stop: St
             drafter.extend(rollout)
         rows.append((proposal.tokens.tolist(), *proposal.numbers()))
         hidden.append(proposal.hidden.numpy().copy())
-    return _trace("brute", output, end, reason, rows, np.concatenate(hidden), len(prompt))
+    return _trace("brute", output, end, reason, rows, np.concatenate(hidden), prompt)
 
 
 def random_trace(seed: int, new_tokens: int = 128, rollout: int = 16, width: int = 8, split: str = "train") -> Trace:
@@ -47,10 +47,10 @@ def random_trace(seed: int, new_tokens: int = 128, rollout: int = 16, width: int
             )
         )
     hidden = np.random.default_rng(seed).standard_normal((new_tokens * rollout, width)).astype(np.float16)
-    return _trace(f"s{seed}", output, new_tokens, "length", rows, hidden, rng.randrange(20, 300), split)
+    return _trace(f"s{seed}", output, new_tokens, "length", rows, hidden, [0] * rng.randrange(20, 300), split)
 
 
-def _trace(name, output, end, reason, rows, hidden, prompt_tokens, split="train") -> Trace:
+def _trace(name, output, end, reason, rows, hidden, prompt, split="train") -> Trace:
     tokens, confidence, entropy = zip(*rows, strict=True)
     accepted = [next((i for i, t in enumerate(row) if t != output[j + i]), len(row)) for j, row in enumerate(tokens)]
     precise = torch.float64 if hidden.dtype == np.float64 else torch.float32
@@ -59,7 +59,7 @@ def _trace(name, output, end, reason, rows, hidden, prompt_tokens, split="train"
         task="gsm8k",
         split=split,
         sample_id=name,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=len(prompt),
         output=output,
         new_tokens=end,
         finish_reason=reason,
@@ -70,6 +70,7 @@ def _trace(name, output, end, reason, rows, hidden, prompt_tokens, split="train"
         node=torch.arange(end * len(tokens[0])).reshape(end, -1),
         hidden=hidden,
         positions=torch.arange(end),
+        last_prompt_token=prompt[-1],
     )
 
 

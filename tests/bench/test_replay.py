@@ -11,7 +11,7 @@ from bench.costs import find_costs, flat_costs
 from bench.errors import BenchError
 from bench.estimates import EstimateCache, judge_rollouts
 from bench.oracle import best_fixed, oracle, oracle_set, tokens_per_s
-from bench.replay import ReplayDrafter, replay, replay_set
+from bench.replay import ReplayDrafter, replay, replay_drafter, replay_set
 from bench.replay_table import describe, notes, render, replay_table
 from methods import METHODS, Decoder, Engine, Method, Sampling, StopRule, get_method
 from methods.drafters import AutoregressiveDrafter
@@ -108,6 +108,23 @@ VARIED = [
     ),
     *(get_method("specdec++", {"threshold": t}).with_layer(make_layer(32, "mlp")) for t in (0.5, 0.9)),
 ]
+PHRASED = [
+    *(
+        get_method("ouroboros", {"gamma": gamma, "candidates": k, "phrase_length": n, "draft_candidates": d})
+        for gamma, k, n, d in ((1, 1, 1, 1), (4, 0, 3, 2), (4, 4, 2, 0), (6, 3, 8, 3))
+    ),
+    get_method("ouroboros", {"gamma": 4, "warm_start": False}),
+    get_method("ouroboros", {"gamma": 4, "pool_tokens": 9, "pool_phrases": 2}),
+    *(
+        get_method("pacer-ouroboros", values).with_layer(make_layer(32))
+        for values in (
+            {"block": 1, "threshold": 0.4},
+            {"block": 2, "threshold": 0.4, "phrase_length": 3},
+            {"block": 2, "failing_block": "cut"},
+            {"block": 3, "threshold": "auto"},
+        )
+    ),
+]
 NAMES = [f"{m.name}-{describe(m)}" for m in VARIED]
 
 
@@ -149,9 +166,34 @@ def test_replayed_steps_are_those_of_decoding(pair, samples, method):
     assert method.name == "sd" or len(lengths) > 2
 
 
-def test_every_method_with_a_draft_model_is_replayed_here():
-    drafting = {name for name, spec in METHODS.items() if spec.drafter is AutoregressiveDrafter}
-    assert drafting <= {method.name for method in VARIED}
+@pytest.mark.parametrize("method", PHRASED, ids=[f"{m.name}-{describe(m)}" for m in PHRASED])
+def test_replayed_phrases_are_those_of_decoding(pair, samples, method):
+    """One drafter for all samples, as in a run: what it remembers of the earlier ones is replayed, too."""
+    target, draft = pair
+    decoder = Decoder(target, method.drafter(draft, GREEDY), GREEDY)
+    drafter, cache = replay_drafter(method), EstimateCache()
+    matched = hits = 0
+    for prompt, stop, trace in [*samples, *samples[:2]]:
+        real = decoder.decode(prompt, stop, method.policy())
+        replayed = replay(method, trace, stop.max_new_tokens, cache, drafter)
+        assert real.tokens == trace.output[: trace.new_tokens]
+        for name in ("drafted", "accepted", "emitted", "draft_forwards", "phrase_tokens", "phrase_accepted"):
+            assert getattr(replayed, name) == [getattr(step, name) for step in real.steps], name
+        assert drafter.pool.use() == real.pool
+        matched, hits = matched + sum(replayed.phrase_accepted), hits + real.pool.hits
+    assert hits > 10
+    # Candidates are followed after full acceptance, which only short drafts of this pair see often.
+    assert matched or getattr(method.settings, "gamma", 4) > 1
+
+
+def test_phrases_that_traces_do_not_tell_are_refused():
+    for settings in ({"lookahead": 2}, {"corrections": True}):
+        with pytest.raises(BenchError, match="cannot be replayed"):
+            replay_set(get_method("ouroboros", settings), random_set(1))
+
+
+def test_every_method_is_replayed_here():
+    assert set(METHODS) - {"ar"} <= {method.name for method in VARIED + PHRASED}
 
 
 def test_the_traces_vary(samples):
@@ -191,9 +233,10 @@ def test_tables_hold_what_the_estimator_says(samples, kind, block):
     layer, trace = make_layer(32, kind), samples[0][2]
     table, estimator = judge_rollouts(layer, trace, block), layer.estimator(block)
     for j in range(0, trace.new_tokens, 5):
-        drafter = ReplayDrafter(trace, "")
+        drafter = ReplayDrafter("")
+        drafter.start(trace, ROLLOUT)
         drafter.position = j
-        draft = drafter.begin()
+        draft = drafter.begin([])
         estimator.begin()
         found = []
         with torch.inference_mode():
