@@ -19,7 +19,9 @@ UNITS = ("s", "target passes")
 _GROWTH = 6  # draft tokens over which the growth of a target pass is averaged
 _HEADER = """Costs of draft-verify steps for replay, one row of target_s and one entry of draft_s per context length.
 target_s: a target pass over as many tokens as `verified` says. draft_s: a pass of the draft model.
-preverify_s, question_s: a question of a policy with and without a trained layer. overhead_s: the rest of a step."""
+preverify_s, question_s: a question of a policy with and without a trained layer. overhead_s: the rest of a step.
+phrase_s: what phrases add to a draft pass, by their tokens (`phrases`).
+candidates_s: what candidates add to a target pass beside their tokens."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Costs:
         preverify_s: a question to a trained layer, per block; None where no layer was at hand.
         question_s: a question of a policy without one, which reads a number on the host.
         overhead_s: what else a step with a draft takes.
-        phrases, phrase_s: by their tokens, what phrases add to a draft pass; nothing where nothing was measured.
+        phrases, phrase_s: by their tokens, what phrases add to a draft pass; empty where that was not measured.
         candidates_s: what candidates add to a target pass beside their tokens.
         about: machine, pair, precision, versions.
     """
@@ -99,7 +101,7 @@ class Costs:
         """Decoding time of a replayed sample; prefill is left out.
 
         Raises:
-            BenchError: a method with a trained layer, and costs that were measured without one.
+            BenchError: a method with a trained layer, or with phrases, and costs that were measured without.
         """
         context = replayed.prompt_tokens + np.array(replayed.start)
         read = np.array(replayed.phrase_tokens) if replayed.phrase_tokens else np.zeros(len(context), int)
@@ -116,12 +118,12 @@ class Costs:
 
     def _phrases(self, replayed: Replayed, context: np.ndarray) -> float:
         """What phrases add to the draft passes that read some."""
-        if not self.phrase_s:
-            return 0.0
         passes = replayed.phrase_passes or [()] * len(context)
         sizes = [(size, place) for step, place in zip(passes, context, strict=True) for size in step if size]
         if not sizes:
             return 0.0
+        if not self.phrases:
+            raise BenchError(f"the costs '{self.name}' are older than phrases: measure them with: run_bench.py costs")
         tokens, places = np.array(sizes).T
         growth = self.draft(places) / self.draft(self.contexts[0])
         return float((_line(tokens, (0, *self.phrases), (0.0, *self.phrase_s)) * growth).sum())
@@ -164,7 +166,8 @@ def flat_costs(ratio: float | str) -> Costs:
         value = math.nan
     if not 0 <= value < math.inf:
         raise BenchError(f"--costs flat:{ratio}: expected draft pass : target pass as a number, as in flat:0.05")
-    return Costs(f"flat:{value:g}", (1,), (1,), ((1.0,),), (value,), 0.0, unit="target passes")
+    free = {"phrases": (1,), "phrase_s": (0.0,)}
+    return Costs(f"flat:{value:g}", (1,), (1,), ((1.0,),), (value,), 0.0, unit="target passes", **free)
 
 
 def _paper_table() -> dict[str, Any]:
@@ -199,6 +202,8 @@ def paper_costs(name: str) -> Costs:
         (draft,),
         table["question_s"] + table["launch_s"] + layer / second,
         table["question_s"],
+        phrases=(flat,),
+        phrase_s=(0.0,),
         about={"summary": row["summary"], **assumptions, "draft": row["draft"], "target": row["target"]},
     )
 

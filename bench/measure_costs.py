@@ -106,7 +106,7 @@ class _Stopwatch:
     @torch.inference_mode()
     def measure(self, contexts: tuple[int, ...], verified: tuple[int, ...], repeats: int) -> list[dict]:
         """For each context length, median seconds by part: ("target", tokens), "draft", "question", "preverify",
-        ("phrases", tokens), "candidates" and, for as many tokens without them, "chain"."""
+        and at the first of them ("phrases", tokens), "candidates" and, for as many tokens without them, "chain"."""
         times: list[dict] = [defaultdict(list) for _ in contexts]
         for round_ in tqdm(range(repeats + 1), desc="costs", unit="round"):
             for context, found in zip(contexts, times, strict=True):
@@ -114,9 +114,9 @@ class _Stopwatch:
                 for what, seconds in self._round(self.random.sample(verified, len(verified))):
                     if round_:  # the first one warms up
                         found[what].append(seconds)
-                for what, seconds in self._phrase_round(context):
-                    if round_:
-                        found[what].append(seconds)
+            for what, seconds in self._phrase_round(contexts[0]):
+                if round_:
+                    times[0][what].append(seconds)
         return [{what: median(seconds) for what, seconds in found.items()} for found in times]
 
     def _read(self, context: int, room: int) -> None:

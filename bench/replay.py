@@ -56,8 +56,10 @@ class Replayed:
 
     `start`: output tokens before the step. `drafted`, `accepted`, `emitted`, `draft_forwards`: as decoding logs them.
     `asked`: questions for which the policy, or its layer, read a number of the draft's. `drafts` is False for `ar`;
-    `trained`: questions go to a layer. A phrase drafter has more: `phrase_passes`: for each of a step's draft passes, the
-    tokens of phrases that it read beside its own; `phrase_tokens`, `phrase_accepted`: of the candidates that the target read.
+    `trained`: questions go to a layer.
+
+    A phrase drafter has more. `phrase_passes`: for each of a step's draft passes, the tokens of phrases that it read
+    beside its own; `phrase_tokens`, `phrase_accepted`: of the candidates that the target read.
     """
 
     sample_id: str
@@ -118,7 +120,7 @@ class RolloutDraft:
 
 
 class ReplayDrafter:
-    """A `Drafter` whose drafts are a trace's rollouts; `method` is named where one is too short."""
+    """Drafts a trace's rollouts, as a `Drafter` drafts a model's tokens; `method` is named where one is too short."""
 
     device = torch.device("cpu")
 
@@ -149,8 +151,8 @@ class ReplayDrafter:
     def check(self, drafted: int) -> None:
         if drafted > self.rollout:
             raise BenchError(
-                f"'{self.method}' drafts {drafted} tokens or more, but the traces' rollouts end after {self.rollout}: set "
-                f"its gamma or gamma_max to at most {self.rollout}, or collect with a longer --rollout"
+                f"'{self.method}' drafts {drafted} tokens or more, but the traces' rollouts end after {self.rollout}: "
+                f"set its gamma or gamma_max to at most {self.rollout}, or collect with a longer --rollout"
             )
 
     def cut(self, n: int) -> None:
@@ -212,8 +214,8 @@ def replay_drafter(method: Method) -> ReplayDrafter | None:
         return ReplayDrafter(method.name) if method.spec.drafter else None
     if method.settings.lookahead or method.settings.corrections:
         raise BenchError(
-            f"'{method.name}' cannot be replayed with lookahead or corrections: traces do not hold what the models would "
-            "have said there; leave them off"
+            f"'{method.name}' cannot be replayed with a lookahead window or corrections, as traces do not hold what the "
+            f"models say there: use {method.name}.lookahead=0 and {method.name}.corrections=off"
         )
     return ReplayPhraseDrafter(method.name, method.settings)
 

@@ -171,7 +171,7 @@ def tune_pair(
     params = tuned.params(commit=git_commit() or "unknown")
     for rows in params.tasks.values():  # where the threshold is `auto`, it follows from this
         for name in rows:
-            if name.startswith("pacer"):
+            if name.partition(":")[0] == "pacer":
                 rows[name] = {**rows[name], "cost": round(prices.marginal, 3)}
     write_params(out, params)
     lines = [render_tuned(tuned), "", f"Speedups over ar by replay of held-out training traces, costs '{prices.name}'."]

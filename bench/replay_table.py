@@ -14,6 +14,7 @@ from bench.oracle import best_fixed, oracle_set
 from bench.replay import Replayed, TraceSet, replay_set
 from bench.stats import speedup
 from methods import Method, get_method
+from methods.phrases.drafter import PhraseDrafter
 
 BEST_FIXED, ORACLE = "best fixed", "oracle"
 
@@ -68,7 +69,9 @@ def _task_rows(methods: Mapping[str, Method], traces: TraceSet, costs: Costs, es
     bounds = {row["method"]: row["speedup"] for row in rows}
     gain = bounds[ORACLE] - bounds[BEST_FIXED]
     for row in rows:
-        row["oracle_share"] = (row["speedup"] - bounds[BEST_FIXED]) / gain if gain > 0 else float("nan")
+        method = methods.get(row["method"])
+        comparable = gain > 0 and not (method and method.spec.drafter is PhraseDrafter)
+        row["oracle_share"] = (row["speedup"] - bounds[BEST_FIXED]) / gain if comparable else float("nan")
     return rows
 
 
@@ -172,7 +175,7 @@ def notes(table: pd.DataFrame, costs: Costs) -> str:
             "preverify: the policy's questions, of decode time. Intervals: paired bootstrap over samples.",
             f"{BEST_FIXED}: the fastest fixed draft length on these very samples.",
             f"{ORACLE}: on each step the draft length with the most progress per cost, in hindsight.",
-            "of oracle's gain: (speedup - best fixed) / (oracle - best fixed).",
+            "of oracle's gain: (speedup - best fixed) / (oracle - best fixed); its drafts have no phrases.",
             f"Samples: {counts}; {', '.join(table.split.unique())} split.",
         )
     )

@@ -124,7 +124,7 @@ def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedT
     runner.warm_up([prompt for prompt in everything if prompt.position not in done])
     for prompt in everything:
         if prompt.position in done:
-            runner.remember(folder.samples_at(prompt.position))
+            runner.remember(folder.pools_at(prompt.position))
             continue
         bar.set_description(f"{spec.name} {prompt.task.name}")
         samples, steps = runner.run_prompt(prompt, bar)

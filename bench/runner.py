@@ -11,7 +11,9 @@ from bench.layers import with_layer
 from bench.loading import Pair
 from bench.plan import Prompt
 from bench.rows import sample_row, step_rows
-from methods import Decoded, Decoder, Engine, StopRule
+from methods import Decoded, Decoder, Engine, Method, StopRule
+from methods.drafters import Drafter
+from methods.phrases.pool import PhrasePool
 from methods.preverifier import PreVerifier
 
 _WARM_UP_TOKENS = 24
@@ -28,22 +30,14 @@ class PairRunner:
             for entry in config.methods
             for task in config.tasks
         }
-        self._new_decoders()
-
-    def _new_decoders(self) -> None:
-        """One for each method, task and repeat: a drafter may remember the prompts that it has seen."""
-        sampling = self.config.sampling
-        self.decoders = {
-            (label, task, repeat): Decoder(self.pair.target, method.drafter(self.pair.draft, sampling), sampling)
-            for (label, task), method in self.methods.items()
-            for repeat in range(self.config.repeat)
-        }
+        self.pools: dict[tuple[str, str, int], PhrasePool | None] = {}
 
     def warm_up(self, prompts: list[Prompt]) -> None:
         """Some tokens with every method, thrown away. The caches get the size that the longest prompt needs, and the
         first passes choose kernels, so that neither happens inside a measurement."""
         longest = max(len(prompt.encoded.ids) for prompt in prompts)
-        spare = max((d.drafter.spare_capacity for d in self.decoders.values() if d.drafter), default=0)
+        drafters = [self._drafter(method) for method in self.methods.values()]
+        spare = max((drafter.spare_capacity for drafter in drafters if drafter), default=0)
         capacity = longest + self.config.max_new_tokens + spare
         for engine in filter(None, (self.pair.target, self.pair.draft)):
             engine.reset(capacity)
@@ -52,16 +46,25 @@ class PairRunner:
         first = {prompt.task.name: prompt for prompt in reversed(prompts)}
         for entry in self.config.methods:
             for prompt in first.values():
-                self._decode(entry, prompt, stop, repeat=0, seed=0)
-        self._new_decoders()
+                self._decode(entry, prompt, stop, seed=0)
 
     def remember(self, rows: Iterable[dict]) -> None:
-        """Puts into the pools what samples that were decoded before had put there: rows of samples.parquet, in the order
-        of their positions."""
+        """Puts into the pools what samples that were decoded before had put there: rows of samples.parquet, in the
+        order of their positions."""
         for row in rows:
-            drafter = self.decoders[row["method"], row["task"], row["repeat"]].drafter
-            if drafter and drafter.pool:
-                drafter.pool.feed(row["pool_added"])
+            if row["pool_added"] is not None:
+                self._pool(row["method"], row["task"], row["repeat"]).feed(row["pool_added"])
+
+    def _drafter(self, method: Method) -> Drafter | None:
+        return method.drafter(self.pair.draft, self.config.sampling)
+
+    def _pool(self, label: str, task: str, repeat: int) -> PhrasePool | None:
+        """The pool of a method on a task, if it has one: warm over the prompts, and each repeat has its own."""
+        key = (label, task, repeat)
+        if key not in self.pools:
+            drafter = self._drafter(self.methods[label, task])
+            self.pools[key] = drafter.pool if drafter else None
+        return self.pools[key]
 
     @torch.inference_mode()
     def _check_finite(self, engine: Engine, prompt: Prompt) -> None:
@@ -78,7 +81,8 @@ class PairRunner:
             shift = (prompt.position + repeat) % len(methods)
             for order, entry in enumerate(methods[shift:] + methods[:shift]):
                 seed = sample_seed(self.config.seed, prompt.task.name, prompt.sample.id, repeat)
-                decoded = self._decode(entry, prompt, prompt.stop, repeat, seed)
+                pool = self._pool(entry.label, prompt.task.name, repeat)
+                decoded = self._decode(entry, prompt, prompt.stop, seed, pool)
                 key = dict(
                     pair=self.pair.spec.name,
                     task=prompt.task.name,
@@ -91,9 +95,15 @@ class PairRunner:
                 bar.update()
         return self._scored(prompt, samples), steps
 
-    def _decode(self, entry: MethodEntry, prompt: Prompt, stop: StopRule, repeat: int, seed: int) -> Decoded:
-        policy = self.methods[entry.label, prompt.task.name].policy()
-        return self.decoders[entry.label, prompt.task.name, repeat].decode(list(prompt.encoded.ids), stop, policy, seed)
+    def _decode(
+        self, entry: MethodEntry, prompt: Prompt, stop: StopRule, seed: int, pool: PhrasePool | None = None
+    ) -> Decoded:
+        method = self.methods[entry.label, prompt.task.name]
+        drafter = self._drafter(method)
+        if pool:
+            drafter.pool = pool
+        decoder = Decoder(self.pair.target, drafter, self.config.sampling)
+        return decoder.decode(list(prompt.encoded.ids), stop, method.policy(), seed)
 
     def _scored(self, prompt: Prompt, rows: list[dict]) -> list[dict]:
         """Scores the outputs, equal ones once: scoring may run the program that a model wrote."""

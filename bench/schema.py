@@ -7,12 +7,13 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a parquet file."""
+    """One column of a parquet file. An `optional` one is null in files that are older than it."""
 
     name: str
     type: pa.DataType
     meaning: str
     unit: str = ""
+    optional: bool = False
 
 
 _STR, _INT, _FLOAT = pa.string(), pa.int64(), pa.float64()
@@ -46,7 +47,7 @@ SAMPLES = (
     Column("target_forwards", _INT, "target passes after prefill"),
     Column("target_tokens", _INT, "tokens that the target passes read", "tokens"),
     Column("draft_forwards", _INT, "draft passes after prefill"),
-    Column("draft_tokens", _INT, "tokens that the draft passes read", "tokens"),
+    Column("draft_tokens", _INT, "tokens that the draft passes read", "tokens", optional=True),
     Column("steps", _INT, "draft-verify steps"),
     Column("drafted", _INT, "draft tokens that went to the target", "tokens"),
     Column(
@@ -55,17 +56,18 @@ SAMPLES = (
         "draft tokens accepted, also behind the end of the output; the target's own token of each step is not counted",
         "tokens",
     ),
-    Column("phrase_tokens", _INT, "tokens of phrases after the draft that the target read", "tokens"),
-    Column("phrase_accepted", _INT, "those of them that are in the output", "tokens"),
-    Column("pool_size", _INT, "phrases in the method's pool after the sample; null without a pool"),
-    Column("pool_lookups", _INT, "how often phrases were looked for"),
-    Column("pool_hits", _INT, "how often there were some"),
-    Column("pool_evictions", _INT, "phrases dropped for want of room"),
+    Column("phrase_tokens", _INT, "tokens of phrases after the draft that the target read", "tokens", optional=True),
+    Column("phrase_accepted", _INT, "those of them that are in the output", "tokens", optional=True),
+    Column("pool_size", _INT, "phrases in the method's pool after the sample; null without a pool", optional=True),
+    Column("pool_lookups", _INT, "how often phrases were looked for", optional=True),
+    Column("pool_hits", _INT, "how often there were some", optional=True),
+    Column("pool_evictions", _INT, "phrases dropped for want of room", optional=True),
     Column(
         "pool_added",
         pa.list_(pa.list_(pa.int32())),
         "phrases that the sample put into the pool, in order, each behind the token that it is kept under",
         "tokens",
+        optional=True,
     ),
     Column("metric", _STR, "the task's headline metric"),
     Column("score", _FLOAT, "its value in [0, 1]; null where the sample was not scored"),
@@ -79,8 +81,8 @@ STEPS = (
     Column("step", _INT, "draft-verify step of the sample, from 0"),
     Column("drafted", _INT, "draft tokens that went to the target", "tokens"),
     Column("accepted", _INT, "draft tokens that the target accepted", "tokens"),
-    Column("phrase_tokens", _INT, "tokens of phrases after the draft that the target read", "tokens"),
-    Column("phrase_accepted", _INT, "those of them that are in the output", "tokens"),
+    Column("phrase_tokens", _INT, "tokens of phrases after the draft that the target read", "tokens", optional=True),
+    Column("phrase_accepted", _INT, "those of them that are in the output", "tokens", optional=True),
     Column("emitted", _INT, "tokens that the step added to the output; they sum to new_tokens", "tokens"),
     Column("stop_reason", _STR, "why drafting ended: policy, gamma_max, length (of the output); empty for ar"),
     Column("target_forwards", _INT, "target passes"),

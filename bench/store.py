@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.errors import BenchError
-from bench.schema import SAMPLES, STEPS, arrow_schema
+from bench.schema import SAMPLES, STEPS, Column, arrow_schema
 
 # In the order in which they are written: a sample, or a run, counts as stored once its samples are.
 _INFO = {"status": str, "config": dict, "environment": dict, "resumed_with": list, "tasks": dict, "pairs": dict}
@@ -144,9 +144,10 @@ class RunFolder:
         found = (re.fullmatch(r"samples-(\d{6,})\.parquet", path.name) for path in (self.path / "parts").glob("*"))
         return {position for position in (int(match[1]) for match in found if match) if self._is_whole(position)}
 
-    def samples_at(self, position: int) -> list[dict[str, Any]]:
-        """The rows of a finished sample."""
-        return pq.read_table(self._part("samples", position)).to_pylist()
+    def pools_at(self, position: int) -> list[dict[str, Any]]:
+        """What a finished sample put into the pools: its rows' method, task, repeat and pool_added."""
+        table = _with_optional(pq.read_table(self._part("samples", position)), SAMPLES)
+        return table.select(["method", "task", "repeat", "pool_added"]).to_pylist()
 
     def _is_whole(self, position: int) -> bool:
         try:
@@ -181,7 +182,7 @@ class RunFolder:
         with atomic(self.path / f"{table}.parquet") as scratch:
             with pq.ParquetWriter(scratch, arrow_schema(columns)) as writer:
                 for position in sorted(self.finished_positions()):
-                    writer.write_table(pq.read_table(self._part(table, position)))
+                    writer.write_table(_with_optional(pq.read_table(self._part(table, position)), columns))
 
     def read(self, table: str) -> pd.DataFrame:
         """The "samples" or "steps" of the run, finished or not.
@@ -199,10 +200,20 @@ class RunFolder:
 
 def _read(path: Path, columns) -> pd.DataFrame:
     try:
-        frame = pd.read_parquet(path)
+        frame = _with_optional(pq.read_table(path), columns).to_pandas()
     except (OSError, pa.ArrowException) as error:
         raise BenchError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore or remove it") from None
     missing = [column.name for column in columns if column.name not in frame]
     if missing:
         raise BenchError(f"{path} is not a table of this project: it lacks the column '{missing[0]}'")
     return frame
+
+
+def _with_optional(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """A table that was written before some optional columns were thought of, with nulls in them."""
+    if not all(column.optional or column.name in table.column_names for column in columns):
+        return table
+    for column in columns:
+        if column.name not in table.column_names:
+            table = table.append_column(column.name, pa.nulls(len(table), column.type))
+    return table.select([column.name for column in columns])

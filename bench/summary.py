@@ -75,7 +75,8 @@ def render(summary: pd.DataFrame) -> str:
 
 
 NOTES = (
-    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass. accepted: of those drafted.\n"
+    "tok/s and speedup include prefill, decode does not. tok/pass: tokens per target pass.\n"
+    "accepted: of those drafted; tokens of phrases after the draft count in tok/pass only.\n"
     "target, draft: forward passes after prefill. time in %: draft/pre-verification/verify/other, of decode time.\n"
     "Intervals: paired bootstrap over samples."
 )

@@ -23,8 +23,8 @@ _DRAFT_STREAM = 0x5EED
 @dataclass(frozen=True)
 class Step:
     """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added.
-    `phrase_tokens`: tokens of candidate phrases after the draft that the target read, `phrase_accepted`: those of them that
-    are in the output."""
+    `phrase_tokens`: tokens of candidate phrases after the draft that the target read, `phrase_accepted`: those of them
+    that are in the output."""
 
     drafted: int
     accepted: int

@@ -17,11 +17,10 @@ class Draft:
         tokens: (capacity,) token ids. confidence: (capacity,) q_i(d_i), the draft model's probability of its own
             token. entropy: (capacity,) H(q_i) in nats. hidden: (capacity, hidden) final hidden state from which each
             token was drawn. probs: (capacity + 1, columns) q_i for verification by rejection sampling; None when
-            greedy. Overwritten on every
-            step.
+            greedy. All are overwritten on every step.
         token_ids: (columns,) ids of the columns of `probs`, or None when they are the ids themselves.
-        candidates: phrases, on the host, that may go on after the draft's last token; the target verifies them beside the
-            draft.
+        candidates: phrases, on the host, that may go on after the draft's last token; the target verifies them beside
+            the draft.
     """
 
     def __init__(self, capacity: int, hidden: int, columns: int, *, dtype, device, keep_probs, token_ids=None):

@@ -13,8 +13,8 @@ from methods.sampling import Sampling
 
 class Drafter(Protocol):
     """What the decode loop asks of a drafter. `forwards` and `tokens` count its passes after prefill and the tokens in
-    them; `device` is where it runs. `spare_capacity`: tokens of phrases that the caches of both models must have room for beside
-    the text. `pool`: the phrases that it remembers, if it does."""
+    them; `device` is where it runs. `spare_capacity`: tokens of phrases that the caches of both models must have room
+    for beside the text. `pool`: the phrases that it remembers, if it does."""
 
     forwards: int
     tokens: int

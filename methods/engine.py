@@ -1,6 +1,7 @@
 """One causal language model with a key/value cache that can be rolled back."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,7 @@ class Engine:
         # `transformers` renamed the argument in 5.2x and warns about the old name.
         parameters = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._takes_positions = "position_ids" in parameters
         self._hidden: torch.Tensor | None = None
         model.get_output_embeddings().register_forward_pre_hook(self._keep_hidden)
         self.reset()
@@ -92,14 +94,61 @@ class Engine:
         positions (k,), and sees the entries of the cache, itself included, that mask (k, length + k) marks.
 
         Raises:
-            MethodError: the model has sliding windows, which are a mask of their own.
+            MethodError: the model has sliding windows, or takes no positions or no mask.
         """
-        if "sliding_attention" in (getattr(self.model.config, "layer_types", None) or ()):
+        if "sliding_attention" in self._layer_types:
             raise MethodError("a model with sliding-window attention cannot read several continuations at once")
+        return self._run_tree(tokens, positions.to(self.device), mask.to(self.device), len(tokens))
+
+    def forward_branches(self, tokens: torch.Tensor, parents: tuple[int, ...], keep: int) -> Output:
+        """One counted pass over tokens (k,) of which each goes on from its parent among them (`methods.tree`), the first
+        from the cache; logits and hidden of the last `keep`. The cache holds them in this order.
+
+        Raises:
+            MethodError: the model takes no positions or no mask.
+        """
+        depth, sees = (part.to(self.device) for part in ancestry(parents))
+        # Guesses may reach beyond the context; what stands there can never become part of a text.
+        positions = (self.length + depth).clamp(max=self.context_limit - 1)
+        mask = torch.cat([sees.new_ones(len(tokens), self.length), sees], 1)
+        return self._run_tree(tokens, positions, mask, keep)
+
+    def _run_tree(self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, keep: int) -> Output:
+        if not self._takes_positions or "chunked_attention" in self._layer_types:
+            kind = type(self.model).__name__
+            raise MethodError(
+                f"{kind} cannot read several continuations at once: leave phrases to other methods' models"
+            )
         self.forwards += 1
         self.tokens += len(tokens)
-        places = {"position_ids": positions.to(self.device)[None], "attention_mask": mask.to(self.device)[None, None]}
-        return self._run(tokens, len(tokens), **places)
+        return self._run(tokens, keep, position_ids=positions[None], attention_mask=self._masks(mask, positions))
+
+    @property
+    def _layer_types(self) -> Sequence[str]:
+        return getattr(self.model.config.get_text_config(decoder=True), "layer_types", None) or ()
+
+    def _masks(self, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+        """mask (k, length + k) as the model takes it, within the windows of those of its layers that have one."""
+        window = getattr(self.model.config.get_text_config(decoder=True), "sliding_window", None)
+        kinds = {"full_attention": self._mask(mask)}
+        if window:
+            places = torch.cat([torch.arange(self.length, device=positions.device), positions])
+            kinds["sliding_attention"] = self._mask(mask & (positions[:, None] - places < window))
+        if self._layer_types:
+            return kinds if "sliding_attention" in self._layer_types else kinds["full_attention"]
+        return kinds.get("sliding_attention", kinds["full_attention"])
+
+    def _mask(self, mask: torch.Tensor) -> torch.Tensor:
+        attention = self.model.config._attn_implementation or ""
+        if attention == "eager":
+            zeros = torch.zeros(mask.shape, dtype=self.model.dtype, device=mask.device)
+            mask = zeros.masked_fill(~mask, torch.finfo(self.model.dtype).min)
+        elif not attention.endswith("sdpa"):
+            raise MethodError(
+                f"the model's config asks for '{attention}' attention, which takes no mask of its own, as phrases need; "
+                "let it say sdpa"
+            )
+        return mask[None, None]
 
     def _run(self, tokens: torch.Tensor, keep: int, **extra) -> Output:
         logits = self.model(
@@ -111,42 +160,6 @@ class Engine:
         ).logits[0]
         hidden, self._hidden = self._hidden[0], None
         return Output(logits[:, : self.vocab_size], hidden)
-
-    def forward_branches(self, tokens: torch.Tensor, parents: tuple[int, ...], keep: int) -> Output:
-        """One counted pass over tokens (k,) of which each goes on from its parent among them (`methods.tree`), the first
-        from the cache; logits and hidden of the last `keep`. The cache holds them in this order.
-
-        Raises:
-            MethodError: an attention implementation that takes no mask.
-        """
-        depth, sees = (part.to(self.device) for part in ancestry(parents))
-        positions = self.length + depth
-        mask = torch.cat([sees.new_ones(len(tokens), self.length), sees], 1)
-        self.forwards += 1
-        self.tokens += len(tokens)
-        return self._run(tokens, keep, position_ids=positions[None], attention_mask=self._masks(mask, positions))
-
-    def _masks(self, mask: torch.Tensor, positions: torch.Tensor):
-        """mask (k, length + k) as the model takes it, within the windows of those of its layers that have one."""
-        config = self.model.config.get_text_config(decoder=True)
-        window, types = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
-        kinds = {"full_attention": self._mask(mask)}
-        if window:
-            places = torch.cat([torch.arange(self.length, device=positions.device), positions])
-            kinds["sliding_attention"] = self._mask(mask & (positions[:, None] - places < window))
-        if types:
-            return kinds if "sliding_attention" in types else kinds["full_attention"]
-        return kinds.get("sliding_attention", kinds["full_attention"])
-
-    def _mask(self, mask: torch.Tensor) -> torch.Tensor:
-        attention = self.model.config._attn_implementation or ""
-        if attention == "eager":
-            mask = torch.where(mask, 0.0, torch.finfo(self.model.dtype).min).to(self.model.dtype)
-        elif not attention.endswith("sdpa"):
-            raise MethodError(
-                f"phrases need attention with a mask of their own, which '{attention}' does not take: use sdpa"
-            )
-        return mask[None, None]
 
     def move(self, source: int, target: int, n: int) -> None:
         """Copies the cache's entries of n tokens from place `source` to place `target`."""

@@ -3,13 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 from methods.drafters import AutoregressiveDrafter, Drafter
 from methods.engine import Engine
 from methods.errors import MethodError
 from methods.phrases.drafter import PhraseDrafter
-from methods.phrases.settings import PHRASE_SEARCH, PhraseSettings
+from methods.phrases.settings import (
+    OUROBOROS_SEARCH,
+    PACER_OUROBOROS_SEARCH,
+    OuroborosSettings,
+    PacerOuroborosSettings,
+)
 from methods.policies import LengthPolicy
 from methods.policies.confidence import CONFIDENCE_SEARCH, Confidence, ConfidenceSettings
 from methods.policies.entropy import (
@@ -33,30 +38,9 @@ from methods.settings import NoSettings, nearest, parse_settings
 
 
 @dataclass(frozen=True)
-class OuroborosSettings(PhraseSettings, FixedSettings):
-    """A fixed number of tokens, drafted by phrases."""
-
-
-@dataclass(frozen=True)
-class PacerOuroborosSettings(PhraseSettings, PacerSettings):
-    """PACER's drafts, by phrases."""
-
-    method: ClassVar[str] = "pacer-ouroboros"
-
-
-OUROBOROS_SEARCH = {"gamma": (2, 3, 4, 5, 6, 8), **PHRASE_SEARCH}
-PACER_OUROBOROS_SEARCH = {
-    "block": (1, 2),
-    "threshold": (0.3, 0.4, 0.5, 0.6, 0.7),
-    "growth": (1.0, 1.1),
-    **PHRASE_SEARCH,
-}
-
-
-@dataclass(frozen=True)
 class MethodSpec:
-    """A named combination of drafter and length policy. `policy` builds a fresh policy from the settings for each
-    sample; `drafter` builds the drafter, which serves all prompts of a task. Both are None for `ar`, which drafts nothing.
+    """A named combination of drafter and length policy, both built from the settings, afresh for each sample; None for
+    `ar`, which drafts nothing.
 
     A `trained` method decides with a layer that was trained for the pair: its settings name it in `layer`, and its
     policy is built from the settings and the loaded `PreVerifier`.
@@ -209,7 +193,7 @@ class Method:
         return self.spec.policy(self.settings, self.layer)
 
     def drafter(self, engine: Engine, sampling: Sampling) -> Drafter | None:
-        """A fresh drafter, for the prompts of one task."""
+        """A fresh drafter, for one sample; its pool of phrases, if it has one, may be another's."""
         return self.spec.drafter(engine, sampling, self.settings) if self.spec.drafter else None
 
 

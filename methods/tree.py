@@ -4,10 +4,11 @@ Tokens of a pass form a tree: each goes on from its parent, and sees only its an
 as usual; *branches* go on from its last token without seeing each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 ROOT = -1  # the parent of a token that goes on from the cache
@@ -18,21 +19,21 @@ def branch_parents(chain: int, branches: Sequence[Sequence[int]]) -> tuple[int, 
     parents = list(range(ROOT, chain - 1))
     for branch in branches:
         start = len(parents)
-        parents += [chain - 1, *range(start, start + len(branch) - 1)]
+        parents += [chain - 1, *range(start, start + len(branch) - 1)][: len(branch)]
     return tuple(parents)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def ancestry(parents: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Depth of each token (k,), from 0, and whether token i sees token j, itself included: (k, k) of bool. A parent comes
-    before its children."""
-    depth = torch.zeros(len(parents), dtype=torch.long)
-    sees = torch.eye(len(parents), dtype=torch.bool)
+    """Depth of each token (k,), from 0, and whether token i sees token j, itself included: (k, k) of bool. A parent
+    comes before its children."""
+    depth = np.zeros(len(parents), dtype=np.int64)
+    sees = np.eye(len(parents), dtype=bool)
     for token, parent in enumerate(parents):
         if parent != ROOT:
             depth[token] = depth[parent] + 1
-            sees[token] |= sees[parent]
-    return depth, sees
+            sees[token, : parent + 1] = sees[parent, : parent + 1]
+    return torch.from_numpy(depth), torch.from_numpy(sees)
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Followed:
     """How far branches say what a model chose.
 
     `chosen_at`: the branch tokens after which it chose, in order, as places counted over all branches; as many as were
-    passed. `branch`: the one that holds them all (0 if none were), and `start` its first token's place. `next_token`: the
-    choice that no branch goes on with.
+    passed. `branch`: the one that holds them all (0 if none were), and `start` its first token's place. `next_token`:
+    the choice that no branch goes on with.
     """
 
     chosen_at: list[int]
@@ -54,11 +55,11 @@ class Followed:
         return len(self.chosen_at)
 
 
-def follow(branches: Sequence[tuple[int, ...]], first: int, choices: Sequence[int]) -> Followed:
-    """Follows the branches as far as they say what a model chose: `first` after the chain, and `choices` after each token
-    of the branches, one branch after another.
+def follow(branches: Sequence[tuple[int, ...]], first: int, choose: Callable[[int], int]) -> Followed:
+    """Follows the branches as far as they say what a model chose: `first` after the chain, and choose(place) after a
+    token of theirs, its place counted over all branches.
 
-    Where branches begin alike the model chose after each copy; the choice after the first one of those that are still
+    Where branches begin alike the model has a choice after each copy; the one after the first of those that are still
     followed counts.
     """
     starts = [0]
@@ -68,6 +69,6 @@ def follow(branches: Sequence[tuple[int, ...]], first: int, choices: Sequence[in
     while going_on := [b for b in active if branches[b][len(chosen_at) : len(chosen_at) + 1] == (choice,)]:
         active = going_on
         chosen_at.append(starts[active[0]] + len(chosen_at))
-        choice = choices[chosen_at[-1]]
+        choice = choose(chosen_at[-1])
     branch = active[0] if chosen_at else 0
     return Followed(chosen_at, branch, starts[branch], choice)

@@ -11,11 +11,12 @@ from methods.tree import follow
 
 @dataclass(frozen=True)
 class Verdict:
-    """`accepted` draft tokens, then `phrase`, then `next_token`: the correction, or the bonus token when all were accepted.
+    """`accepted` draft tokens, then `phrase`, then `next_token`: the correction, or the bonus token when all were
+    accepted.
 
-    `tokens` are the draft's, on the host. `phrase`: the tokens that the target accepted of a candidate after the draft, which
-    begins at `start`, counted over all candidates' tokens. `corrections`: what the target would have said after each draft
-    token from the first rejected one on, `next_token` first; greedy only.
+    `tokens` are the draft's, on the host. `phrase`: the tokens that the target accepted of a candidate after the draft,
+    which begins at `start`, counted over all candidates' tokens. `corrections`, after a rejection: `next_token`, and
+    what the target finds likeliest after each further draft token, the rejected one first.
     """
 
     tokens: tuple[int, ...]
@@ -27,35 +28,43 @@ class Verdict:
 
 
 def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, generator: torch.Generator) -> Verdict:
-    """Verifies a draft of k tokens (k may be 0: plain autoregressive decoding), and the candidates after it, n tokens in all.
+    """Verifies a draft of k tokens (k may be 0: plain autoregressive decoding), and the candidates after it, n tokens in
+    all.
 
     Args:
-        logits: (k + 1 + n, vocab) the target's: for the position of each draft token, the one after, and the one after each
-            of the candidates' tokens.
+        logits: (k + 1 + n, vocab) the target's: for the position of each draft token, the one after, and the one after
+            each of the candidates' tokens.
 
     Greedy: the longest prefix that equals the target's argmax. Sampling: speculative sampling (Leviathan et al. 2023,
-    algorithm 1; Chen et al. 2023), whose output distribution is exactly the target's. A phrase is a deterministic proposal,
-    q = one-hot: it is accepted with probability p(x), and the residual after it is p without x. Candidates tried in turn
-    that way are accepted each with the probability that p has for it, so the target's token is drawn once, and a candidate
-    that goes on with it is followed. One transfer to the host.
+    algorithm 1; Chen et al. 2023), whose output distribution is exactly the target's. A phrase is a deterministic
+    proposal, q = one-hot: it is accepted with probability p(x), and the residual after it is p without x. Candidates
+    tried in turn that way are accepted each with the probability that p has for it, so the target's token is drawn once,
+    and a candidate that goes on with it is followed.
+
+    One transfer to the host; when sampling, one more for each token of a candidate that is accepted.
     """
     k, candidates = (draft.length, draft.candidates) if draft else (0, ())
     tokens = draft.tokens[:k].to(logits.device) if draft else logits.new_empty(0, dtype=torch.long)
     if sampling.greedy:
-        choices = logits.argmax(-1)
-        accepted = count_accepted(choices[:k], tokens)
-        next_token = choices[accepted]
+        best = logits.argmax(-1)
+        accepted = count_accepted(best[:k], tokens)
+        next_token = best[accepted]
     else:
-        p = sampling.distribution(logits)
-        accepted, next_token = _rejection(p[: k + 1], draft, tokens, generator)
-        choices = torch.cat([tokens, next_token, draw(p[k + 1 :], generator)]) if candidates else tokens
-    accepted, next_token, *numbers = torch.cat([accepted, next_token, tokens, choices]).tolist()
-    tokens, choices = tuple(numbers[:k]), numbers[k:]
+        best = logits[: k + 1].argmax(-1)
+        accepted, next_token = _rejection(sampling.distribution(logits[: k + 1]), draft, tokens, generator)
+    accepted, next_token, *numbers = torch.cat([accepted, next_token, tokens, best]).tolist()
+    tokens, best = tuple(numbers[:k]), numbers[k:]
     if accepted < k:
-        return Verdict(
-            tokens, accepted, next_token, corrections=tuple(choices[accepted : k + 1]) if sampling.greedy else ()
-        )
-    found = follow(candidates, next_token, choices[k + 1 :])
+        return Verdict(tokens, accepted, next_token, corrections=(next_token, *best[accepted + 1 : k + 1]))
+
+    def choose(place: int) -> int:
+        """The target's token after one of the candidates'."""
+        row = k + 1 + place
+        if sampling.greedy:
+            return best[row]
+        return draw(sampling.distribution(logits[row : row + 1]), generator).item()
+
+    found = follow(candidates, next_token, choose)
     phrase = candidates[found.branch][: found.passed] if found.passed else ()
     return Verdict(tokens, accepted, found.next_token, phrase, found.start)
 

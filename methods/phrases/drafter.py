@@ -6,7 +6,7 @@ import torch
 
 from methods.draft import Draft
 from methods.drafters import new_draft
-from methods.engine import Engine
+from methods.engine import Engine, Output
 from methods.phrases.drafting import PhraseDrafting
 from methods.phrases.lookahead import LookaheadWindow
 from methods.phrases.pool import Phrase
@@ -19,8 +19,8 @@ class PhraseDrafter(PhraseDrafting):
     """A smaller language model that drafts by phrases.
 
     After each token of a pass the model makes its choice, so whichever phrase it follows, its tokens are those, or are
-    distributed as those, that it would have drafted one by one. The pool lives as long as the drafter does: over the
-    prompts of one task. One transfer to the host per pass, as phrases are looked up there.
+    distributed as those, that it would have drafted one by one. Only the pool outlives a sample. One transfer to the
+    host per pass, as phrases are looked up there.
     """
 
     def __init__(self, engine: Engine, sampling: Sampling, settings: PhraseSettings):
@@ -67,21 +67,17 @@ class PhraseDrafter(PhraseDrafting):
         chain = self.unread or [self.said[-1]]
         self.unread = []
         out, size = self._forward(chain, phrases)
-        probs = self.sampling.distribution(out.logits[: 1 + size])
-        columns = self.sampling.draw(probs, self.generator)
-        tokens = self.engine.to_full(columns)
-        first, *choices = torch.cat([tokens, self._guesses(out, 1 + size)]).tolist()
+        choices = _Choices(self, out, size)
+        found = follow(phrases, choices.after(-1), choices.after)
+        choices.write(self.draft, len(self.said))
         if self.window:
-            for phrase in self.window.update(choices[size:]):
+            for phrase in self.window.update(choices.best[1 + size :]):
                 self.pool.add(phrase)
-        found = follow(phrases, first, choices[:size])
-        rows = torch.tensor([0, *(1 + place for place in found.chosen_at)], device=self.device)
-        self.draft.write(len(self.said), columns[rows], tokens[rows], probs[rows], out.hidden[rows])
         self._keep(found, size)
         passed = phrases[found.branch][: found.passed] if found.passed else ()
         return [*passed, found.next_token]
 
-    def _forward(self, chain: list[int], phrases: Sequence[Phrase]):
+    def _forward(self, chain: list[int], phrases: Sequence[Phrase]) -> tuple[Output, int]:
         """One pass over the chain, the phrases and the lookahead window; logits from the chain's last token on, and how
         many tokens the phrases have."""
         size = sum(map(len, phrases))
@@ -92,10 +88,6 @@ class PhraseDrafter(PhraseDrafting):
             parents += self.window.parents(len(chain), len(tokens))
             tokens += self.window.tokens
         return self.engine.forward_branches(torch.tensor(tokens), parents, keep=len(tokens) - len(chain) + 1), size
-
-    def _guesses(self, out, start: int) -> torch.Tensor:
-        """What the model says after each token of the lookahead window."""
-        return self.engine.to_full(out.logits[start:].argmax(-1))
 
     def _keep(self, found: Followed, size: int) -> None:
         """Keeps, of what the cache holds of the pass's branches, the tokens that were followed."""
@@ -119,3 +111,41 @@ class PhraseDrafter(PhraseDrafting):
         held = self._forget(accepted)
         self.unread += (*tokens[held:accepted], *phrase)
         self.end_step(accepted, phrase, corrections)
+
+
+class _Choices:
+    """The draft model's choices in one pass: after the chain (place -1), and after each token of the phrases.
+
+    Greedy, all of them are known at once, in one transfer to the host, those after the lookahead window's tokens too.
+    When sampling each is drawn when it is asked for, as most never are; what is drawn is what plain drafting would draw.
+    """
+
+    def __init__(self, drafter: PhraseDrafter, out: Output, size: int):
+        self.drafter, self.out = drafter, out
+        self.best: list[int] = []
+        if drafter.sampling.greedy:
+            self.columns = out.logits.argmax(-1)
+            self.best = drafter.engine.to_full(self.columns).tolist()
+        elif drafter.window:
+            guesses = drafter.engine.to_full(out.logits[1 + size :].argmax(-1))
+            self.best = [0] * (1 + size) + guesses.tolist()
+        self.rows: list[int] = []
+        self.drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def after(self, place: int) -> int:
+        row = 1 + place
+        self.rows.append(row)
+        if self.drafter.sampling.greedy:
+            return self.best[row]
+        probs = self.drafter.sampling.distribution(self.out.logits[row : row + 1])
+        column = self.drafter.sampling.draw(probs, self.drafter.generator)
+        self.drawn.append((column, probs))
+        return self.drafter.engine.to_full(column).item()
+
+    def write(self, draft: Draft, i: int) -> None:
+        """Puts the choices made into the draft from place i on."""
+        if self.drawn:
+            columns, probs = (torch.cat(parts) for parts in zip(*self.drawn, strict=True))
+        else:
+            columns, probs = self.columns[self.rows], self.drafter.sampling.distribution(self.out.logits[self.rows])
+        draft.write(i, columns, self.drafter.engine.to_full(columns), probs, self.out.hidden[self.rows])

@@ -9,11 +9,12 @@ from methods.phrases.settings import PhraseSettings
 
 
 class PhraseDrafting(ABC):
-    """Drafts by phrases (Ouroboros, section 3): each pass reads pooled phrases beside the draft's last token, and yields as
-    many draft tokens as a phrase says right, and one more. Every draft token is the draft model's own choice.
+    """Drafts by phrases (Ouroboros, section 3): each pass reads pooled phrases beside the draft's last token, and yields
+    as many draft tokens as a phrase says right, and one more. Every draft token is the draft model's own choice.
 
-    A pass may yield more than was asked for; those tokens lie ready for the next block. Phrases come from the output, from
-    rejected draft tokens, and, where switched on, from what the target said after a rejected one.
+    A pass may yield more than was asked for; those tokens lie ready for the next block. Phrases come from the output,
+    once all of a phrase is there, from rejected draft tokens, and, where switched on, from what the target said after
+    them. What the last step of a sample would add is left out.
     """
 
     def __init__(self, settings: PhraseSettings):

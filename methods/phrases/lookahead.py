@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from methods.tree import ROOT
-
 
 class LookaheadWindow:
     """`width` trajectories of `depth` guessed tokens each, read beside the draft in one pass (Jacobi iteration).
@@ -29,7 +27,7 @@ class LookaheadWindow:
 
     def parents(self, chain: int, before: int) -> tuple[int, ...]:
         """The parents of the window's tokens in a pass over a chain of `chain` tokens and `before` tokens in all."""
-        first = (chain - 1 if chain else ROOT, *range(before, before + self.width - 1))
+        first = (chain - 1, *range(before, before + self.width - 1))
         return first + tuple(range(before, before + self.width * (self.depth - 1)))
 
     def update(self, choices: Sequence[int]) -> list[list[int]]:

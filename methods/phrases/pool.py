@@ -26,9 +26,9 @@ class PoolUse:
 class PhrasePool:
     """Phrases by the token that they followed, newest first: at most `phrases` for each of at most `tokens` tokens.
 
-    What is put in decides alone what comes out, so a pool is restored by `feed`ing it all that was ever added, in order. A
-    phrase added anew becomes the newest; for want of room the oldest phrase of its token goes, or all those of the token
-    that went longest without a new one.
+    What is put in decides alone what comes out, so a pool is restored by `feed`ing it all that was ever added, in order.
+    A phrase added anew becomes the newest; for want of room the oldest phrase of its token goes, or all those of the
+    token that went longest without a new one.
     """
 
     def __init__(self, tokens: int, phrases: int):
@@ -83,15 +83,22 @@ class PhrasePool:
             self.add(phrase)
         self.begin_sample()
 
+    def under(self, token: int) -> list[Phrase]:
+        """All phrases under a token, newest first."""
+        return list(reversed(self._phrases.get(token, ())))
+
     def find(self, token: int, count: int, longest: int) -> list[Phrase]:
-        """Up to `count` phrases under a token, newest first, cut to `longest` tokens; cut to the same, they are one."""
+        """Up to `count` phrases under a token, newest first, cut to `longest` tokens; none that a newer one begins
+        with."""
         if not (count and longest > 0):
             return []
         self._lookups += 1
-        found: dict[Phrase, None] = {}
-        for phrase in reversed(self._phrases.get(token, ())):
-            found[phrase[:longest]] = None
+        found: list[Phrase] = []
+        for phrase in self.under(token):
+            phrase = phrase[:longest]
+            if not any(other[: len(phrase)] == phrase for other in found):
+                found.append(phrase)
             if len(found) == count:
                 break
         self._hits += bool(found)
-        return list(found)
+        return found

@@ -21,10 +21,24 @@ _PRIOR_TOKENS = 2.0  # tokens per target pass, before anything was seen
 
 
 @dataclass(frozen=True)
-class PacerSettings:
+class BlockwiseSettings:
+    """PACER's, whatever drafts."""
+
     method: ClassVar[str] = "pacer"  # as error messages name the flags
+
     layer: str = setting("default", "trained layer: a name, or a file made by train-preverifier")
     block: int = setting(2, "draft tokens per question", low=1, high=64)
+    threshold: float = setting(0.5, "stop below this estimate at first", low=0, high=1)
+    growth: float = setting(1.05, "factor on the threshold after each block that passes", low=1, high=10)
+    gamma_max: int = setting(16, "longest draft", low=1, high=256)
+    combine: str = setting("mean", "how a block's estimates become one", choices=tuple(COMBINE))
+    failing_block: str = setting("keep", "what happens to the block that fails", choices=("keep", "cut"))
+
+
+@dataclass(frozen=True)
+class PacerSettings(BlockwiseSettings):
+    """A pass for every draft token, so the threshold may follow from what one costs."""
+
     threshold: float | str = setting(
         0.5,
         "stop below this estimate at first; auto: where a draft pass no longer pays",
@@ -32,10 +46,6 @@ class PacerSettings:
         high=1,
         words=("auto",),
     )
-    growth: float = setting(1.05, "factor on the threshold after each block that passes", low=1, high=10)
-    gamma_max: int = setting(16, "longest draft", low=1, high=256)
-    combine: str = setting("mean", "how a block's estimates become one", choices=tuple(COMBINE))
-    failing_block: str = setting("keep", "what happens to the block that fails", choices=("keep", "cut"))
     cost: float = setting(
         0.2, "auto: what drafting and verifying one more token costs, in target passes (see: costs)", low=0, high=10
     )
@@ -48,7 +58,7 @@ PACER_SEARCH = {
 }
 
 
-def _longest_draft(settings: PacerSettings, config) -> int:
+def _longest_draft(settings: BlockwiseSettings, config) -> int:
     """The longest draft that the layer can judge, at most `gamma_max`.
 
     Raises:
@@ -97,7 +107,7 @@ class Pacer(LengthPolicy):
     and growth plays no part.
     """
 
-    def __init__(self, settings: PacerSettings, layer):
+    def __init__(self, settings: BlockwiseSettings, layer):
         self.settings, self.block = settings, settings.block
         self.gamma_max = _longest_draft(settings, layer.config)
         self.estimator = layer.estimator(settings.block)

@@ -121,7 +121,7 @@ PHRASED = [
             {"block": 1, "threshold": 0.4},
             {"block": 2, "threshold": 0.4, "phrase_length": 3},
             {"block": 2, "failing_block": "cut"},
-            {"block": 3, "threshold": "auto"},
+            {"block": 3, "threshold": 0.3, "growth": 1.2},
         )
     ),
 ]

@@ -8,9 +8,15 @@ import textwrap
 import pytest
 import torch
 
-from methods import Engine
+from methods import Engine, MethodError
 from methods.packing import PackedLinear, can_pack, multiplies_bfloat16, pack_linears
-from tests.methods.models import ARCHITECTURES, tiny_model
+from methods.tree import branch_parents
+from tests.methods.models import ARCHITECTURES, noisy_copy, tiny_model
+
+TOLERANCES = {
+    "sdpa": 1e-9,
+    "eager": 1e-5,
+}  # eager attention takes its softmax in float32, whatever the model's precision
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -36,6 +42,100 @@ def test_rollback_leaves_no_trace(architecture, dtype, tolerance):
     torch.testing.assert_close(torch.cat(logits), expected[11:position], rtol=tolerance, atol=tolerance)
     assert engine.length == position
     assert engine.forwards == 14
+
+
+BRANCHES = [
+    [(5, 6, 7)],
+    [(5, 6, 7), (5, 6, 8), (9,)],
+    [(5,), (7, 7, 7, 1, 2, 3, 4, 5, 6, 8, 9), (5, 2)],  # longer than a sliding window
+    [(1, 2, 3), (1, 2, 3), (3, 2, 1), (2, 1)],
+]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((name, "sdpa") for name in ARCHITECTURES), ("llama", "eager"), ("gemma3", "eager")],
+    ids=str,
+)
+def twins(request):
+    """Two engines with the same weights, a cache each: one reads branches, one reads token after token."""
+    name, attention = request.param
+    model = tiny_model(name, attn_implementation=attention)
+    return Engine(model), Engine(noisy_copy(model, 0.0)), TOLERANCES[attention]
+
+
+def reads(engine: Engine, tokens) -> torch.Tensor:
+    return engine.forward(torch.tensor(tokens)).logits
+
+
+@pytest.mark.parametrize("context", [1, 21])
+@pytest.mark.parametrize("chain", [(3,), (3, 1, 4, 1)], ids=str)
+@pytest.mark.parametrize("branches", BRANCHES, ids=str)
+@torch.inference_mode()
+def test_branches_are_read_as_if_alone(twins, context, chain, branches):
+    """Each after the chain, blind to the others; contexts on both sides of the sliding windows' width."""
+    engine, alone, tolerance = twins
+    for e in (engine, alone):
+        e.reset(64)
+        e.prefill(torch.arange(context) * 7 % 40)
+    tokens = [*chain, *(token for branch in branches for token in branch)]
+    out = engine.forward_branches(torch.tensor(tokens), branch_parents(len(chain), branches), keep=len(tokens))
+    assert (engine.forwards, engine.tokens, engine.length) == (1, len(tokens), context + len(tokens))
+    torch.testing.assert_close(engine.model.get_output_embeddings()(out.hidden), out.logits)
+    start = len(chain)
+    for branch in branches:
+        expected = reads(alone, [*chain, *branch])
+        alone.rollback(len(chain) + len(branch))
+        got = torch.cat([out.logits[: len(chain)], out.logits[start : start + len(branch)]])
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+        start += len(branch)
+
+
+@pytest.mark.parametrize("keep", [1, 2, 5])
+@torch.inference_mode()
+def test_logits_of_branches_are_computed_where_they_are_kept(twins, keep):
+    engine, _, _ = twins
+    tokens, parents = torch.tensor([3, 1, 5, 6, 7]), branch_parents(2, [(5,), (6, 7)])
+    engine.reset(64)
+    everything = engine.forward_branches(tokens, parents, keep=5).logits
+    engine.rollback(5)
+    torch.testing.assert_close(engine.forward_branches(tokens, parents, keep=keep).logits, everything[-keep:])
+
+
+@pytest.mark.parametrize("branches", BRANCHES, ids=str)
+@torch.inference_mode()
+def test_a_branch_that_moved_into_place_leaves_no_trace(twins, branches):
+    """Whatever branch is kept and however much of it, the cache goes on as one that read the kept tokens in order: over
+    a second pass of branches, and a rollback into what was moved."""
+    engine, plain, tolerance = twins
+    chain, size = (3, 1), sum(map(len, branches))
+    tokens = torch.tensor([*chain, *(token for branch in branches for token in branch)])
+    for number, branch in enumerate(branches):
+        for kept in range(len(branch) + 1):
+            for e in (engine, plain):
+                e.reset(128)
+                e.prefill(torch.arange(13) * 7 % 40)
+            reads(plain, [*chain, *branch[:kept]] * 2)
+            for _ in range(2):
+                engine.forward_branches(tokens, branch_parents(2, branches), keep=1)
+                first, start = engine.length - size, sum(map(len, branches[:number]))
+                engine.move(first + start, first, kept)
+                engine.rollback(size - kept)
+            assert engine.length == plain.length
+            for _ in range(2):
+                after = [e.forward(torch.tensor([8, 9])).logits for e in (engine, plain)]
+                torch.testing.assert_close(*after, rtol=tolerance, atol=tolerance)
+                for e in (engine, plain):
+                    e.rollback(3 + kept)
+
+
+@torch.inference_mode()
+def test_branches_need_attention_that_takes_a_mask():
+    engine = Engine(tiny_model("llama"))
+    engine.model.config._attn_implementation = "flash_attention_2"
+    engine.reset(16)
+    with pytest.raises(MethodError, match="sdpa"):
+        engine.forward_branches(torch.tensor([1, 2, 3]), (-1, 0, 0), keep=1)
 
 
 @torch.inference_mode()

@@ -27,12 +27,39 @@ VARIANTS += [("pacer", {"block": block, "threshold": 0.45}) for block in (1, 2, 
 VARIANTS += [("pacer", {"block": 2, "threshold": 0.48, "failing_block": "cut"})]
 VARIANTS += [("pacer", {"block": 4, "threshold": 0.3, "growth": 1.3, "combine": "product"})]
 
+# Candidates 0 to 8, phrases of 1 to 8 tokens, in drafts of 1 to 9.
+PHRASES = [
+    ("ouroboros", {"gamma": 1, "candidates": 4, "phrase_length": 8, "draft_candidates": 0}),
+    ("ouroboros", {"gamma": 2, "candidates": 8, "phrase_length": 3, "draft_candidates": 2, "lookahead": 3}),
+    ("ouroboros", {"gamma": 3, "candidates": 2, "phrase_length": 2, "corrections": True, "pool_tokens": 8}),
+    ("ouroboros", {"gamma": 4, "candidates": 5, "phrase_length": 4, "draft_candidates": 8, "corrections": True}),
+    ("ouroboros", {"gamma": 5, "candidates": 0, "phrase_length": 5, "draft_candidates": 1}),
+    ("ouroboros", {"gamma": 6, "candidates": 3, "phrase_length": 6, "lookahead": 1, "warm_start": False}),
+    ("ouroboros", {"gamma": 7, "candidates": 7, "phrase_length": 1, "lookahead": 5, "corrections": True}),
+    ("ouroboros", {"gamma": 9, "candidates": 1, "phrase_length": 7, "draft_candidates": 3}),
+    ("ouroboros", {"gamma": 2, "candidates": 6, "phrase_length": 5, "draft_candidates": 6, "pool_phrases": 256}),
+    ("pacer-ouroboros", {"block": 1, "threshold": 0.4, "candidates": 3}),
+    ("pacer-ouroboros", {"block": 2, "threshold": 0.45, "lookahead": 2, "corrections": True}),
+    ("pacer-ouroboros", {"block": 3, "threshold": 0.48, "failing_block": "cut", "phrase_length": 6}),
+]
+VARIANTS += PHRASES
+ENDINGS += [PHRASES[1], PHRASES[3], ("pacer-ouroboros", {"block": 2, "failing_block": "cut", "candidates": 8})]
 
-def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, stop, sampling=GREEDY, seed=0):
+
+def ready(name: str, settings: dict):
     method = get_method(name, settings)
-    if method.spec.trained:
-        method = method.with_layer(UNTRAINED[LABELS.get(name, "token")])
-    return Decoder(target, method.drafter(draft, sampling), sampling).decode(prompt, stop, method.policy(), seed)
+    return method.with_layer(UNTRAINED[LABELS.get(name, "token")]) if method.spec.trained else method
+
+
+def decode_all(target: Engine, draft: Engine, name: str, settings: dict, prompts, stop, sampling=GREEDY):
+    """One prompt after another with one drafter, which may remember."""
+    method = ready(name, settings)
+    decoder = Decoder(target, method.drafter(draft, sampling), sampling)
+    return [decoder.decode(prompt, stop, method.policy()) for prompt in prompts]
+
+
+def decode(target: Engine, draft: Engine, name: str, settings: dict, prompt, stop, sampling=GREEDY):
+    return decode_all(target, draft, name, settings, [prompt], stop, sampling)[0]
 
 
 @pytest.fixture(
@@ -58,8 +85,10 @@ def test_every_method_is_tested_here():
 @pytest.mark.parametrize("name, settings", VARIANTS, ids=str)
 def test_output_is_that_of_generate(pair, name, settings):
     target, draft, references = pair
-    for prompt, expected in references:
-        out = decode(target, draft, name, settings, prompt, StopRule(24))
+    prompts = [prompt for prompt, _ in references]
+    for out, (_, expected) in zip(
+        decode_all(target, draft, name, settings, prompts, StopRule(24)), references, strict=True
+    ):
         assert out.tokens == expected
         assert out.finish_reason == "length"
         assert sum(step.emitted for step in out.steps) == len(out.tokens)
@@ -75,6 +104,17 @@ def test_the_draft_is_accepted_now_and_then(pair):
         for step in decode(target, draft, "sd", {"gamma": 4}, prompt, StopRule(24)).steps
     ]
     assert len({step.accepted for step in steps}) >= 3
+
+
+def test_candidates_are_followed_now_and_then(pair):
+    """Several tokens of one, one that is not the first, and on: the pool knows the answers."""
+    target, draft, references = pair
+    prompt, expected = references[1]
+    settings = {"gamma": 2, "candidates": 8, "phrase_length": 3, "draft_candidates": 4}
+    first, second = decode_all(target, draft, "ouroboros", settings, [prompt, prompt], StopRule(24))
+    assert first.tokens == second.tokens == expected
+    assert second.draft_forwards < sum(step.drafted for step in second.steps)
+    assert max(step.phrase_accepted for step in second.steps) >= 2
 
 
 @pytest.mark.parametrize("name, settings", ENDINGS, ids=str)
