@@ -5,6 +5,8 @@ import json
 import shutil
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,6 +15,7 @@ import run_bench
 from bench.errors import BenchError
 from bench.run import resume, run
 from bench.runner import PairRunner
+from bench.schema import SAMPLES, arrow_schema
 from bench.store import RunFolder
 from tests.bench.test_run import TIMES, config
 
@@ -138,3 +141,15 @@ def test_foreign_parquet_is_named(table, llama_pair, tmp_path):
     path.write_bytes(b"PAR1nonsense")
     with pytest.raises(BenchError, match="cannot be read"):
         folder.read(table)
+
+
+def test_tables_older_than_a_column_are_read(tmp_path):
+    """Those that were added later are null in them; a table that lacks others is not this project's."""
+    schema = arrow_schema([column for column in SAMPLES if not column.optional])
+    row = {field.name: None for field in schema}
+    pq.write_table(pa.Table.from_pylist([row], schema), tmp_path / "samples.parquet")
+    frame = RunFolder(tmp_path).read("samples")
+    assert list(frame) == [column.name for column in SAMPLES] and frame.pool_added.isna().all()
+    pq.write_table(pa.Table.from_pylist([row], schema.remove(5)), tmp_path / "samples.parquet")
+    with pytest.raises(BenchError, match="not a table of this project"):
+        RunFolder(tmp_path).read("samples")

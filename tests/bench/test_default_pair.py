@@ -12,7 +12,7 @@ from bench.layers import with_layer
 from bench.loading import load_pair
 from bench.measure_costs import measure_costs
 from bench.pairs import find_pair, place
-from bench.replay import read_trace_set, replay, replay_set
+from bench.replay import read_trace_set, replay_set
 from methods import Decoder, StopRule, get_method
 
 
@@ -46,6 +46,7 @@ def traced(tmp_path_factory):
 
 
 REPLAYED = [("sd", {"gamma": 3}), ("entropy", {"rule": "svip", "gamma_max": 16}), ("pacer", {}), ("specdec++", {})]
+REPLAYED += [("ouroboros", {"gamma": 3}), ("pacer-ouroboros", {})]
 
 
 def decode(traced, name, settings):
@@ -62,11 +63,11 @@ def decode(traced, name, settings):
 def test_replayed_counts_are_those_of_a_real_run(traced, name, settings):
     traces = traced[2]
     method, outputs = decode(traced, name, settings)
-    for output, trace in zip(outputs, traces.traces, strict=True):
-        replayed = replay(method, trace, traces.max_new_tokens)
+    for output, replayed in zip(outputs, replay_set(method, traces), strict=True):
         assert replayed.drafted == [step.drafted for step in output.steps]
         assert replayed.accepted == [step.accepted for step in output.steps]
         assert replayed.emitted == [step.emitted for step in output.steps]
+        assert replayed.phrase_accepted == [step.phrase_accepted for step in output.steps]
         assert sum(replayed.draft_forwards) == output.draft_forwards
 
 
@@ -75,11 +76,12 @@ def test_replayed_speedup_is_within_a_tenth_of_the_measured_one(traced):
     attempts counts."""
     _, pair, traces = traced
     layer = with_layer(get_method("pacer"), pair).layer
-    errors = {"sd": [], "pacer": []}
+    methods = [("sd", {"gamma": 3}), ("pacer", {}), ("pacer-ouroboros", {"candidates": 1})]
+    errors = {name: [] for name, _ in methods}
     for _ in range(4):
         costs = measure_costs(pair, layer, contexts=(160,), verified=(1, 2, 3, 4, 5, 6, 7, 9, 12, 17), repeats=5)
         _, base = decode(traced, "ar", {})
-        for name, settings in (("sd", {"gamma": 3}), ("pacer", {})):
+        for name, settings in methods:
             method, outputs = decode(traced, name, settings)
             measured = sum(out.decode_s for out in base) / sum(out.decode_s for out in outputs)
             frames = [replay_set(m, traces) for m in (get_method("ar"), method)]
