@@ -40,12 +40,14 @@ def measure(pair: PairSpec, placement: Placement, repeats: int, out: Path) -> st
     write_costs(out, costs)
     (near, *_), context = costs.target_s, costs.contexts[0]
     passes = ", ".join(f"{k}: {1000 * seconds:.1f}" for k, seconds in zip(costs.verified, near, strict=True))
+    phrases = ", ".join(f"{n}: {1000 * seconds:.1f}" for n, seconds in zip(costs.phrases, costs.phrase_s, strict=True))
     preverify = "no trained layer" if layer is None else f"{1e6 * costs.preverify_s:.0f} us per block"
     return (
         f"{costs.name}, after {context} tokens\ntarget pass in ms, by tokens: {passes}\n"
         f"draft pass: {1000 * costs.draft_s[0]:.2f} ms, {costs.ratio:.3f} of a target pass\n"
         f"pre-verification: {preverify}; another policy's question: {1e6 * costs.question_s:.0f} us; "
-        f"the rest of a step: {1e6 * costs.overhead_s:.0f} us\nFile: {out}"
+        f"the rest of a step: {1e6 * costs.overhead_s:.0f} us\n"
+        f"phrases add to a draft pass, in ms, by their tokens: {phrases}\nFile: {out}"
     )
 
 
