@@ -15,9 +15,9 @@ def listing(what: str) -> str:
 
 
 def _methods() -> str:
-    lines = []
+    lines, width = [], max(map(len, METHODS))
     for spec in METHODS.values():
-        lines.append(f"{spec.name:10} {spec.summary}")
+        lines.append(f"{spec.name:{width}} {spec.summary}")
         lines += [f"    --set {line}" for line in settings_help(spec)]
     return "\n".join(lines)
 

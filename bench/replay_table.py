@@ -15,6 +15,7 @@ from bench.replay import Replayed, TraceSet, replay_set
 from bench.stats import speedup
 from methods import Method, get_method
 from methods.phrases.drafter import PhraseDrafter
+from methods.settings import shown
 
 BEST_FIXED, ORACLE = "best fixed", "oracle"
 
@@ -78,15 +79,11 @@ def _task_rows(methods: Mapping[str, Method], traces: TraceSet, costs: Costs, es
 def describe(method: Method) -> str:
     """The settings that differ from the defaults: "gamma=3"; a trained method's layer is left out."""
     changed = [
-        f"{f.name}={_short(getattr(method.settings, f.name))}"
+        f"{f.name}={shown(getattr(method.settings, f.name))}"
         for f in fields(method.settings)
         if f.name != "layer" and getattr(method.settings, f.name) != f.default
     ]
     return " ".join(changed)
-
-
-def _short(value) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def sample_frame(replays: list[Replayed], costs: Costs) -> pd.DataFrame:

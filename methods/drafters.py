@@ -55,7 +55,25 @@ def new_draft(engine: Engine, sampling: Sampling, capacity: int) -> Draft:
     )
 
 
-class AutoregressiveDrafter:
+class ModelDrafter:
+    """What all drafters that run a language model have in common."""
+
+    engine: Engine
+
+    @property
+    def forwards(self) -> int:
+        return self.engine.forwards
+
+    @property
+    def tokens(self) -> int:
+        return self.engine.tokens
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+
+class AutoregressiveDrafter(ModelDrafter):
     """A smaller language model that drafts one token per pass.
 
     A draft token reaches the cache only when the next one is drawn, so after full acceptance the last one is missing.
@@ -69,18 +87,6 @@ class AutoregressiveDrafter:
         """`settings` are the method's, as every drafter gets them; this one has no use for them."""
         self.engine, self.sampling = engine, sampling
         self.draft: Draft | None = None
-
-    @property
-    def forwards(self) -> int:
-        return self.engine.forwards
-
-    @property
-    def tokens(self) -> int:
-        return self.engine.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.engine.device
 
     def prefill(self, prompt: torch.Tensor, capacity: int, draft_capacity: int, seed: int) -> None:
         self.engine.reset(capacity)

@@ -34,7 +34,7 @@ from methods.policies.heuristic import HEURISTIC_SEARCH, Heuristic, HeuristicSet
 from methods.policies.pacer import PACER_SEARCH, Pacer, PacerSettings
 from methods.policies.specdec import SPECDEC_SEARCH, SpecDec, SpecDecSettings
 from methods.sampling import Sampling
-from methods.settings import NoSettings, nearest, parse_settings
+from methods.settings import NoSettings, nearest, parse_settings, shown
 
 
 @dataclass(frozen=True)
@@ -231,4 +231,4 @@ def parse_assignments(assignments: list[str]) -> dict[str, dict[str, str]]:
 
 def settings_help(spec: MethodSpec) -> list[str]:
     """A line per setting: name, default, meaning."""
-    return [f"{spec.name}.{f.name}={f.default}  {f.metadata['help']}" for f in fields(spec.settings)]
+    return [f"{spec.name}.{f.name}={shown(f.default)}  {f.metadata['help']}" for f in fields(spec.settings)]

@@ -76,6 +76,13 @@ def _convert(kind: type, value: Any) -> Any:
     return parsed
 
 
+def shown(value: Any) -> str:
+    """A value as `--set` takes it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def _describe(f: dataclasses.Field) -> str:
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
     if choices:

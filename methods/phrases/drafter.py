@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from methods.draft import Draft
-from methods.drafters import new_draft
+from methods.drafters import ModelDrafter, new_draft
 from methods.engine import Engine, Output
 from methods.phrases.drafting import PhraseDrafting
 from methods.phrases.lookahead import LookaheadWindow
@@ -15,7 +15,7 @@ from methods.sampling import Sampling
 from methods.tree import Followed, branch_parents, follow
 
 
-class PhraseDrafter(PhraseDrafting):
+class PhraseDrafter(PhraseDrafting, ModelDrafter):
     """A smaller language model that drafts by phrases.
 
     After each token of a pass the model makes its choice, so whichever phrase it follows, its tokens are those, or are
@@ -27,18 +27,6 @@ class PhraseDrafter(PhraseDrafting):
         super().__init__(settings)
         self.engine, self.sampling = engine, sampling
         self.window = LookaheadWindow(settings.lookahead, settings.phrase_length) if settings.lookahead else None
-
-    @property
-    def forwards(self) -> int:
-        return self.engine.forwards
-
-    @property
-    def tokens(self) -> int:
-        return self.engine.tokens
-
-    @property
-    def device(self) -> torch.device:
-        return self.engine.device
 
     @property
     def spare_capacity(self) -> int:
