@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from methods import METHODS, MethodError, get_method, parse_assignments
+from methods.registry import settings_help
 from methods.settings import parse_settings, setting
 
 
@@ -73,3 +74,10 @@ def test_the_words_are_named(values, said):
     with pytest.raises(MethodError) as raised:
         parse_settings(WordSettings, "m", values)
     assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_the_help_shows_can_be_set(name):
+    """Each line begins with an assignment that gives the default."""
+    lines = [line.split("  ")[0] for line in settings_help(METHODS[name])]
+    assert get_method(name, parse_assignments(lines).get(name)) == get_method(name)
