@@ -6,6 +6,7 @@ from typing import Any
 from bench.store import RunFolder
 from bench.summary import NOTES, render, summarise
 from methods import METHODS
+from methods.settings import shown
 
 
 def report(folder: RunFolder) -> str:
@@ -67,7 +68,7 @@ def _settings(info: dict[str, Any]) -> list[str]:
 def _changed(label: str, row: dict[str, Any]) -> str:
     """ "sd gamma=3"; empty for a row with the defaults only."""
     defaults = {f.name: f.default for f in dataclasses.fields(METHODS[row["method"]].settings)}
-    changed = [f"{name}={value}" for name, value in row["settings"].items() if value != defaults.get(name)]
+    changed = [f"{name}={shown(value)}" for name, value in row["settings"].items() if value != defaults.get(name)]
     return f"{label} {' '.join(changed)}" if changed else ""
 
 

@@ -65,7 +65,7 @@ SAMPLES = (
     Column(
         "pool_added",
         pa.list_(pa.list_(pa.int32())),
-        "phrases that the sample put into the pool, in order, each behind the token that it is kept under",
+        "phrases that the sample put into the pool, in order, known ones too, each behind the token that it is kept under",
         "tokens",
         optional=True,
     ),

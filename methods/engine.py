@@ -117,7 +117,8 @@ class Engine:
         if not self._takes_positions or "chunked_attention" in self._layer_types:
             kind = type(self.model).__name__
             raise MethodError(
-                f"{kind} cannot read several continuations at once: leave phrases to other methods' models"
+                f"{kind} takes no positions for its tokens, or attends in chunks, so it cannot read several continuations "
+                "at once: leave out ouroboros and pacer-ouroboros"
             )
         self.forwards += 1
         self.tokens += len(tokens)
