@@ -189,9 +189,6 @@ class ReplayPhraseDrafter(PhraseDrafting, ReplayDrafter):
         self.check(len(self.said) + said)
         return ahead[:said]
 
-    def cut(self, n: int) -> None:
-        PhraseDrafting.cut(self, n)
-
     def end(self, accepted: int, phrase: Sequence[int]) -> None:
         ReplayDrafter.end(self, accepted, phrase)
         self.end_step(accepted, phrase, ())

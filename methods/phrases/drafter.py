@@ -26,7 +26,9 @@ class PhraseDrafter(PhraseDrafting, ModelDrafter):
     def __init__(self, engine: Engine, sampling: Sampling, settings: PhraseSettings):
         super().__init__(settings)
         self.engine, self.sampling = engine, sampling
-        self.window = LookaheadWindow(settings.lookahead, settings.phrase_length) if settings.lookahead else None
+        read = settings.candidates or settings.draft_candidates  # else a window would make phrases for nobody
+        lookahead = settings.lookahead if read else 0
+        self.window = LookaheadWindow(lookahead, settings.phrase_length) if lookahead else None
 
     @property
     def spare_capacity(self) -> int:
