@@ -132,7 +132,8 @@ def do_replay(args: argparse.Namespace) -> str:
     pair = _pair(args) if args.pair or args.target or args.draft else None
     tasks = _names("--tasks", args.tasks) if args.tasks else None
     config = read_sweep(args.file, pair=pair, params=args.params, tasks=tasks)
-    table, text = replay_config(config, args.costs, args.traces, args.split, parse_limit(args.limit))
+    costs = _names("--costs", args.costs)
+    table, text = replay_config(config, costs, args.traces, args.split, parse_limit(args.limit), args.out)
     if args.csv:
         args.csv.parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(args.csv, index=False)

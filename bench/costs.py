@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -140,7 +140,8 @@ def _line(x: np.ndarray, xs: Sequence[float], ys: Sequence[float]) -> np.ndarray
 
 
 def find_costs(source: str) -> Costs:
-    """Costs by what `--costs` says: a FILE, "paper:NAME", or "flat:RATIO".
+    """Costs by what `--costs` says: a FILE, "paper:NAME", "flat:RATIO", or "FILE@RATIO", a file's with draft passes that
+    cost RATIO target passes.
 
     Raises:
         BenchError: none of these.
@@ -150,22 +151,39 @@ def find_costs(source: str) -> Costs:
         return paper_costs(rest)
     if colon and kind == "flat":
         return flat_costs(rest)
+    base, at, ratio = source.rpartition("@")
+    if at and not Path(source).exists():
+        return with_ratio(find_costs(base), ratio)
     if not Path(source).exists():
         raise BenchError(
             f"--costs {source}: no such file; give a file made by 'run_bench.py costs', paper:NAME "
-            f"({', '.join(paper_names())}) or flat:RATIO, as in flat:0.05"
+            f"({', '.join(paper_names())}), flat:RATIO, as in flat:0.05, or FILE@RATIO"
         )
     return read_costs(Path(source))
 
 
-def flat_costs(ratio: float | str) -> Costs:
-    """A target pass costs 1 whatever it verifies, a draft pass `ratio` of it, and nothing else costs anything."""
+def with_ratio(costs: Costs, ratio: float | str) -> Costs:
+    """The costs of a pair with a dearer or cheaper draft model: a draft pass, and what phrases add to it, is scaled so that
+    it costs `ratio` target passes; questions, verification and the rest stay."""
+    value = _ratio(f"{costs.name}@{ratio}", ratio)
+    scale = value / costs.ratio
+    draft_s, phrase_s = (tuple(scale * seconds for seconds in times) for times in (costs.draft_s, costs.phrase_s))
+    return replace(costs, name=f"{costs.name} @{value:g}", draft_s=draft_s, phrase_s=phrase_s)
+
+
+def _ratio(source: str, ratio: float | str) -> float:
     try:
         value = float(ratio)
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise BenchError(f"--costs flat:{ratio}: expected draft pass : target pass as a number, as in flat:0.05")
+        raise BenchError(f"--costs {source}: expected draft pass : target pass as a number, as in flat:0.05")
+    return value
+
+
+def flat_costs(ratio: float | str) -> Costs:
+    """A target pass costs 1 whatever it verifies, a draft pass `ratio` of it, and nothing else costs anything."""
+    value = _ratio(f"flat:{ratio}", ratio)
     free = {"phrases": (1,), "phrase_s": (0.0,)}
     return Costs(f"flat:{value:g}", (1,), (1,), ((1.0,),), (value,), 0.0, unit="target passes", **free)
 

@@ -276,11 +276,19 @@ def add_replay(verbs) -> None:
         "--costs",
         default="results/costs.toml",
         metavar="WHICH",
-        help="FILE made by costs, paper:NAME or flat:RATIO (default: results/costs.toml)",
+        help="FILE made by costs, paper:NAME, flat:RATIO or FILE@RATIO; several, separated by commas, give a table each "
+        "(default: results/costs.toml)",
     )
     replay.add_argument("--split", default="test", help="split of the traces (default: test)")
     replay.add_argument("--limit", metavar="N", default="all", help="samples per task, or all (default: all)")
-    replay.add_argument("--csv", type=Path, metavar="FILE", help="also writes the rows there")
+    replay.add_argument("--csv", type=Path, metavar="FILE", help="also writes the table there")
+    replay.add_argument(
+        "--out",
+        type=Path,
+        default=Path("results"),
+        metavar="DIR",
+        help="folder for the replay's log (default: results/)",
+    )
     _add_params(replay, "the rows' own settings go first (default: what the file says, else defaults)")
     _add_traces(replay)
 

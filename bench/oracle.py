@@ -1,4 +1,4 @@
-"""What hindsight could reach: the oracle, an upper bound, and the best fixed draft length."""
+"""What hindsight could reach: the oracle, an upper bound, and every fixed draft length."""
 
 import numpy as np
 
@@ -47,12 +47,9 @@ def oracle_set(traces: TraceSet, costs: Costs) -> list[Replayed]:
     return [oracle(trace, costs, traces.max_new_tokens) for trace in traces.traces]
 
 
-def best_fixed(traces: TraceSet, costs: Costs) -> tuple[int, list[Replayed]]:
-    """The draft length gamma, of 1 to the rollouts' length, with which `sd` decodes these very traces fastest, and its
-    replay."""
-    replays = {gamma: replay_set(get_method("sd", {"gamma": gamma}), traces) for gamma in range(1, traces.rollout + 1)}
-    gamma = max(replays, key=lambda gamma: tokens_per_s(replays[gamma], costs))
-    return gamma, replays[gamma]
+def fixed_sets(traces: TraceSet) -> dict[int, list[Replayed]]:
+    """Replays of `sd` with each draft length gamma, of 1 to the rollouts' length."""
+    return {gamma: replay_set(get_method("sd", {"gamma": gamma}), traces) for gamma in range(1, traces.rollout + 1)}
 
 
 def tokens_per_s(replays: list[Replayed], costs: Costs) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 
 from bench.config import MethodEntry, RunConfig
 from bench.costs import Costs, find_costs, write_costs
-from bench.environment import git_commit
+from bench.environment import environment, git_commit
 from bench.errors import BenchError
 from bench.layer_variants import VARIANTS
 from bench.layers import find_layer, find_layers, load_own, with_layer
@@ -19,12 +20,16 @@ from bench.loading import load_pair
 from bench.measure_costs import measure_costs
 from bench.pairs import PairSpec, Placement, place
 from bench.params import write_params
-from bench.replay_table import notes, render, replay_table
+from bench.replay import TraceSet
+from bench.replay_log import ReplayLog
+from bench.replay_rows import Replays, describe, replay_rows
+from bench.replay_table import notes, render, replay_summary
 from bench.run import check_methods
 from bench.trace_sets import checked_set, split_traces
 from bench.tune import render as render_tuned
 from bench.tune import tune
 from methods import METHODS, Method, get_method
+from methods.phrases.drafter import PhraseDrafter
 from methods.preverifier import PreVerifier, read_about
 
 
@@ -62,31 +67,74 @@ def _check_out(out: Path) -> None:
 
 
 def replay_config(
-    config: RunConfig, costs: str, traces: Path, split: str, limit: int | None
+    config: RunConfig, costs: Sequence[str], traces: Path, split: str, limit: int | None, results: Path
 ) -> tuple[pd.DataFrame, str]:
-    """Replays a sweep's methods over the traces of its pairs and tasks; the table, and it in Markdown with notes.
+    """Replays a sweep's methods over the traces of its pairs and tasks under each of the costs, and logs it in a new folder
+    of `results`; the table, and it in Markdown with notes.
 
     Raises:
         BenchError: no traces, no costs, or a draft that is longer than the rollouts.
     """
-    methods = check_methods(config)
+    check_methods(config)
     for pair in config.pairs:
-        find_layers(pair, methods)
-    prices = find_costs(costs)
-    tables = []
+        find_layers(pair, [config.method(entry, pair.name, task) for entry in config.methods for task in config.tasks])
+    prices = [find_costs(source) for source in costs]
+    frames, methods, lengths = [], {}, {}
     for pair in config.pairs:
         sets = {task: checked_set(traces, pair, task, split, limit) for task in config.tasks}
-        load = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1])
-        methods = {
-            task: {
-                entry.label: load(_within(_priced(config, entry, pair, task, prices), sets[task].rollout))
-                for entry in config.methods
-            }
-            for task in config.tasks
+        lengths[pair.name] = {task: each.max_new_tokens for task, each in sets.items()}
+        load, replays = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1]), Replays()
+        for price in prices:
+            rows = {task: _row_methods(config, pair, task, each, price, load) for task, each in sets.items()}
+            methods.setdefault(pair.name, {task: _described(row) for task, row in rows.items()})
+            frames.append(replay_rows(rows, sets, price, replays))
+    log = ReplayLog.write(
+        results,
+        "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")[:100],
+        {
+            "command": sys.argv[1:],
+            "pairs": [pair.name for pair in config.pairs],
+            "tasks": list(config.tasks),
+            "split": split,
+            "max_new_tokens": lengths,
+            "costs": [costs_info(price) for price in prices],
+            "methods": methods,
+            "params_source": config.params_source,
+            "environment": environment("cpu"),
+        },
+        pd.concat(frames, ignore_index=True),
+    )
+    table = replay_summary(log.rows, methods)
+    texts = []
+    for info in log.info["costs"]:
+        part = table[(table.costs == info["name"]) & (table.ratio == info["ratio"])]
+        texts.append(f"{render(part, info['unit'])}\n\n{notes(part, info)}")
+    return table, "\n\n".join([*texts, f"Files: {log.path}/replay.json, replay.parquet"])
+
+
+def _row_methods(config: RunConfig, pair: PairSpec, task: str, traces: TraceSet, prices: Costs, load) -> dict:
+    return {
+        entry.label: load(_within(_priced(config, entry, pair, task, prices), traces.rollout))
+        for entry in config.methods
+    }
+
+
+def _described(methods: Mapping[str, Method]) -> dict[str, dict]:
+    """For replay.json: name, settings, what differs from the defaults, and whether drafts hold phrases."""
+    return {
+        label: {
+            "method": method.name,
+            "settings": asdict(method.settings),
+            "about": describe(method),
+            "phrases": method.spec.drafter is PhraseDrafter,
         }
-        tables.append(replay_table(methods, sets, prices))
-    table = pd.concat(tables, ignore_index=True)
-    return table, f"{render(table, prices)}\n\n{notes(table, prices)}"
+        for label, method in methods.items()
+    }
+
+
+def costs_info(costs: Costs) -> dict:
+    """For replay.json."""
+    return {"name": costs.name, "unit": costs.unit, "ratio": costs.ratio, "about": costs.about}
 
 
 def _priced(config: RunConfig, entry: MethodEntry, pair: PairSpec, task: str, prices: Costs) -> Method:

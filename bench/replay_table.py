@@ -1,135 +1,81 @@
 """The table of a replay: a row per task and method, with the two bounds that hindsight gives."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from bench.costs import Costs
-from bench.errors import BenchError
-from bench.estimates import EstimateCache
-from bench.oracle import best_fixed, oracle_set
-from bench.replay import Replayed, TraceSet, replay_set
 from bench.stats import speedup
-from methods import Method, get_method
-from methods.phrases.drafter import PhraseDrafter
-from methods.settings import shown
 
 BEST_FIXED, ORACLE = "best fixed", "oracle"
 
 
-def replay_table(
-    methods: Mapping[str, Mapping[str, Method]],
-    sets: Mapping[str, TraceSet],
-    costs: Costs,
-    estimates: EstimateCache | None = None,
-) -> pd.DataFrame:
-    """One row per task and label of `methods` (task -> label -> method; trained methods with their layer), framed by
-    `ar`, the best fixed draft length of these very traces, and the oracle. Names and definitions: DESIGN §4.
-
-    Raises:
-        BenchError: a label that the table gives itself, or what `replay` and `Costs.seconds` raise.
-    """
-    estimates = estimates or EstimateCache()
-    rows = []
-    for task, traces in sets.items():
-        rows += _task_rows(methods[task], traces, costs, estimates)
-    return pd.DataFrame(rows)
+def replay_summary(rows: pd.DataFrame, methods: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """One line per pair, costs, task and method of rows of replay.parquet, names and definitions as in DESIGN §4; of the
+    fixed draft lengths only the fastest, as `BEST_FIXED`. `methods`: pair -> task -> label -> its `about` text and
+    whether it drafts `phrases`, which the oracle's drafts have not."""
+    lines = []
+    for (pair, costs, ratio, task), group in rows.groupby(["pair", "costs", "ratio", "task"], sort=False):
+        about = (methods or {}).get(pair, {}).get(task, {})
+        lines += _task_lines(group, about, {"pair": pair, "costs": costs, "ratio": ratio, "task": task})
+    return pd.DataFrame(lines)
 
 
-def _task_rows(methods: Mapping[str, Method], traces: TraceSet, costs: Costs, estimates: EstimateCache) -> list[dict]:
-    for label in ("ar", BEST_FIXED, ORACLE):
-        if label in methods and not (label == "ar" and methods[label].name == "ar"):
-            raise BenchError(f"the label '{label}' is the table's own; choose another")
-    gamma, fixed = best_fixed(traces, costs)
-    replays = {
-        "ar": ("", replay_set(get_method("ar"), traces)),
-        BEST_FIXED: (f"gamma={gamma}", fixed),
-        **{
-            label: (describe(method), replay_set(method, traces, estimates))
-            for label, method in methods.items()
-            if label != "ar"
-        },
-        ORACLE: ("", oracle_set(traces, costs)),
-    }
-    frames = {label: sample_frame(replayed, costs) for label, (_, replayed) in replays.items()}
-    rows = [
+def _task_lines(group: pd.DataFrame, about: Mapping[str, Any], key: dict) -> list[dict]:
+    frames = {label: own for label, own in group[group.kind != "fixed"].groupby("method", sort=False)}
+    best, fixed = fastest_fixed(group)
+    order = ["ar", BEST_FIXED, *(label for label in frames if label not in ("ar", ORACLE)), ORACLE]
+    frames[BEST_FIXED] = fixed
+    lines = [
         {
-            "pair": traces.pair,
-            "task": traces.task,
-            "split": traces.split,
+            **key,
+            "split": group.split.iloc[0],
             "method": label,
-            "settings": settings,
+            "settings": f"gamma={best}" if label == BEST_FIXED else about.get(label, {}).get("about", ""),
             **_numbers(frames[label]),
             **_speedup(frames[label], frames["ar"]),
         }
-        for label, (settings, _) in replays.items()
+        for label in order
     ]
-    bounds = {row["method"]: row["speedup"] for row in rows}
+    bounds = {line["method"]: line["speedup"] for line in lines}
     gain = bounds[ORACLE] - bounds[BEST_FIXED]
-    for row in rows:
-        method = methods.get(row["method"])
-        comparable = gain > 0 and not (method and method.spec.drafter is PhraseDrafter)
-        row["oracle_share"] = (row["speedup"] - bounds[BEST_FIXED]) / gain if comparable else float("nan")
-    return rows
+    for line in lines:
+        comparable = gain > 0 and not about.get(line["method"], {}).get("phrases", False)
+        line["oracle_share"] = (line["speedup"] - bounds[BEST_FIXED]) / gain if comparable else float("nan")
+    return lines
 
 
-def describe(method: Method) -> str:
-    """The settings that differ from the defaults: "gamma=3"; a trained method's layer is left out."""
-    changed = [
-        f"{f.name}={shown(getattr(method.settings, f.name))}"
-        for f in fields(method.settings)
-        if f.name != "layer" and getattr(method.settings, f.name) != f.default
-    ]
-    return " ".join(changed)
-
-
-def sample_frame(replays: list[Replayed], costs: Costs) -> pd.DataFrame:
-    """A row per sample with counts and times, named as in samples.parquet; `wall_s` is decoding alone."""
-    rows = []
-    for r in replays:
-        seconds = costs.seconds(r)
-        rows.append(
-            {
-                "sample_id": r.sample_id,
-                "new_tokens": r.new_tokens,
-                "steps": len(r.start),
-                "drafted": sum(r.drafted),
-                "accepted": sum(r.accepted),
-                "target_forwards": r.target_forwards,
-                "draft_forwards": sum(r.draft_forwards),
-                "asked": sum(r.asked),
-                "preverify_s": seconds.preverify_s,
-                "wall_s": seconds.decode_s,
-            }
-        )
-    return pd.DataFrame(rows)
+def fastest_fixed(group: pd.DataFrame) -> tuple[int, pd.DataFrame]:
+    """The draft length gamma with which `sd` decodes the samples of one pair, task and costs fastest, and its rows."""
+    frames = dict(list(group[group.kind == "fixed"].groupby("method", sort=False)))
+    best = max(frames, key=lambda name: frames[name].new_tokens.sum() / frames[name].decode_s.sum())
+    return int(best.rpartition("-")[2]), frames[best]
 
 
 def _numbers(frame: pd.DataFrame) -> dict:
-    total = frame.sum(numeric_only=True)
+    total = frame[["new_tokens", "decode_s", "target_forwards", "accepted", "steps", "drafted"]].sum()
     return {
         "samples": len(frame),
         "new_tokens": int(total.new_tokens),
-        "decode_tokens_per_s": total.new_tokens / total.wall_s,
+        "decode_tokens_per_s": total.new_tokens / total.decode_s,
         "tokens_per_target_forward": total.new_tokens / total.target_forwards,
         "accepted_per_step": total.accepted / total.steps,
         "acceptance_rate": total.accepted / total.drafted if total.drafted else float("nan"),
         "target_forwards": int(total.target_forwards),
-        "draft_forwards": int(total.draft_forwards),
-        "preverify_share": total.preverify_s / total.wall_s,
+        "draft_forwards": int(frame.draft_forwards.sum()),
+        "preverify_share": frame.preverify_s.sum() / total.decode_s,
     }
 
 
 def _speedup(frame: pd.DataFrame, baseline: pd.DataFrame) -> dict:
-    s = speedup(frame, baseline)
+    s = speedup(frame.assign(wall_s=frame.decode_s), baseline.assign(wall_s=baseline.decode_s))
     return {"speedup": s.value, "speedup_low": s.low, "speedup_high": s.high}
 
 
-def render(table: pd.DataFrame, costs: Costs) -> str:
-    """The table in Markdown; `notes` says what it shows."""
+def render(table: pd.DataFrame, unit: str) -> str:
+    """The summary in Markdown; `notes` says what it shows."""
     several_pairs = table.pair.nunique() > 1
     rows = [
         {
@@ -137,37 +83,35 @@ def render(table: pd.DataFrame, costs: Costs) -> str:
             "task": row.task,
             "method": row.method,
             "settings": row.settings,
-            "decode tok/s"
-            if costs.unit == "s"
-            else "tok/cost": f"{row.decode_tokens_per_s:.{1 + (costs.unit != 's')}f}",
-            "speedup [95 %]": _interval(row),
+            "decode tok/s" if unit == "s" else "tok/cost": f"{row.decode_tokens_per_s:.{1 + (unit != 's')}f}",
+            "speedup [95 %]": interval(row),
             "tok/pass": f"{row.tokens_per_target_forward:.2f}",
-            "accepted": _percent(row.acceptance_rate),
+            "accepted": percent(row.acceptance_rate),
             "target": row.target_forwards,
             "draft": row.draft_forwards,
             "preverify": f"{100 * row.preverify_share:.1f} %",
-            "of oracle's gain": _percent(row.oracle_share) if row.method != "ar" else "–",
+            "of oracle's gain": percent(row.oracle_share) if row.method != "ar" else "–",
         }
         for row in table.itertuples()
     ]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
 
 
-def notes(table: pd.DataFrame, costs: Costs) -> str:
-    """Definitions, and what the numbers of a table were made from."""
+def notes(table: pd.DataFrame, costs: Mapping[str, Any]) -> str:
+    """Definitions, and what the numbers of a table were made from; `costs` as in replay.json."""
     counts = ", ".join(f"{task} {group.samples.iloc[0]}" for task, group in table.groupby("task", sort=False))
-    about = costs.about.get("environment", {})
+    about = costs["about"].get("environment", {})
     machine = ", ".join(str(about[key]) for key in ("gpu", "cpu", "machine") if about.get(key))
     threads = f", {about['threads']} threads" if about.get("threads") else ""
-    speed = "decode tok/s" if costs.unit == "s" else "tok/cost: tokens per cost of a target pass. tok/s"
-    owner = costs.about.get("pair")
+    speed = "decode tok/s" if costs["unit"] == "s" else "tok/cost: tokens per cost of a target pass. tok/s"
+    owner = costs["about"].get("pair")
     foreign = owner is not None and any(table.pair != owner)
     return "\n".join(
         (
             *([f"Note: these costs were measured for the pair {owner}."] if foreign else []),
             "Replay of recorded drafts, greedy, decoding only: prefill is left out of times and speedups.",
-            f"{speed} and speedup follow from counted steps and the costs '{costs.name}' (a draft pass costs "
-            f"{costs.ratio:.3g} target passes)" + (f", measured on {machine}{threads}." if machine else "."),
+            f"{speed} and speedup follow from counted steps and the costs '{costs['name']}' (a draft pass costs "
+            f"{costs['ratio']:.3g} target passes)" + (f", measured on {machine}{threads}." if machine else "."),
             "tok/pass: tokens per target pass. accepted: of those drafted. target, draft: passes after prefill.",
             "preverify: the policy's questions, of decode time. Intervals: paired bootstrap over samples.",
             f"{BEST_FIXED}: the fastest fixed draft length on these very samples.",
@@ -178,11 +122,14 @@ def notes(table: pd.DataFrame, costs: Costs) -> str:
     )
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return "–" if np.isnan(share) else f"{100 * share:.0f} %"
 
 
-def _interval(row) -> str:
+def interval(row) -> str:
+    """ "1.53 [1.35, 1.75]" of a summary's line."""
+    if row.speedup != row.speedup:
+        return "–"
     if row.method == "ar":
         return "1"
     if np.isnan(row.speedup_low):

@@ -1,6 +1,9 @@
 """From a decoded sample to rows of the logged tables."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from bench.plan import Prompt
@@ -8,6 +11,7 @@ from methods import Decoded
 from methods.phrases.pool import PoolUse
 
 _PARTS = ("draft_s", "preverify_s", "verify_s")
+_CONTEXT = 8  # tokens before a token that its text may depend on
 
 
 def sample_row(
@@ -54,8 +58,14 @@ def _pool_columns(pool: PoolUse | None) -> dict[str, Any]:
     return {f"pool_{f.name}": getattr(pool, f.name, None) for f in fields(PoolUse)}
 
 
-def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
+def step_rows(key: dict[str, Any], prompt: Prompt, decoded: Decoded, tokenizer) -> list[dict[str, Any]]:
     """The sample's rows of steps.parquet."""
+    said, texts = list(prompt.encoded.ids[-_CONTEXT:]), []
+    output = iter(decoded.tokens)
+    for step in decoded.steps:
+        emitted = list(itertools.islice(output, step.emitted))
+        texts.append([token_texts(tokenizer, said, tokens) for tokens in (step.tokens, emitted)])
+        said += emitted
     return [
         {
             **key,
@@ -76,9 +86,27 @@ def step_rows(key: dict[str, Any], decoded: Decoded) -> list[dict[str, Any]]:
             "entropy": step.entropy,
             "estimate": _padded(step.estimate, step.drafted),
             "accepted_flags": [i < step.accepted for i in range(step.drafted)],
+            "drafted_tokens": step.tokens,
+            "drafted_text": drafted,
+            "emitted_text": emitted,
         }
-        for number, step in enumerate(decoded.steps)
+        for number, (step, (drafted, emitted)) in enumerate(zip(decoded.steps, texts, strict=True))
     ]
+
+
+def token_texts(tokenizer, before: Sequence[int], tokens: Sequence[int]) -> list[str]:
+    """The text that each token adds after `before`: some tokenizers drop a space at the beginning, and a character may
+    take several tokens, the last of which then has its text."""
+    read = list(before[-_CONTEXT:])
+    decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
+    shown, texts = decode(read), []
+    for token in tokens:
+        read.append(token)
+        text = decode(read)
+        whole = not text.endswith("\N{REPLACEMENT CHARACTER}")
+        texts.append(text[len(shown) :] if whole else "")
+        shown = text if whole else shown
+    return texts
 
 
 def _padded(estimate: list[float] | None, drafted: int) -> list[float | None] | None:

@@ -91,7 +91,7 @@ class PairRunner:
                     repeat=repeat,
                 )
                 samples.append(sample_row(key, prompt, decoded, order, seed, self.pair.tokenizer))
-                steps += step_rows(key, decoded)
+                steps += step_rows(key, prompt, decoded, self.pair.tokenizer)
                 bar.update()
         return self._scored(prompt, samples), steps
 

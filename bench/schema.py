@@ -99,6 +99,36 @@ STEPS = (
         "per draft token: the policy's estimate that it is accepted; null without one",
     ),
     Column("accepted_flags", pa.list_(pa.bool_()), "per draft token: accepted"),
+    Column("drafted_tokens", pa.list_(pa.int32()), "per draft token: the token", optional=True),
+    Column("drafted_text", pa.list_(_STR), "per draft token: its text", optional=True),
+    Column(
+        "emitted_text",
+        pa.list_(_STR),
+        "per emitted token: its text; accepted draft tokens, then those of a phrase, then the target's own",
+        optional=True,
+    ),
+)
+
+REPLAYS = (
+    Column("pair", _STR, "pair of models"),
+    Column("task", _STR, "task"),
+    Column("split", _STR, "split of the data"),
+    Column("costs", _STR, "costs that the times follow from: a file's, paper:NAME or flat:RATIO"),
+    Column("ratio", _FLOAT, "a draft pass under these costs", "target passes"),
+    Column("unit", _STR, "of decode_s and preverify_s: s, or target passes"),
+    Column("method", _STR, "method, or its label in a sweep; fixed-N: a fixed length of N tokens; oracle"),
+    Column("kind", _STR, "method, fixed or oracle"),
+    Column("sample_id", _STR, "sample within the task"),
+    Column("new_tokens", _INT, "length of the output", "tokens"),
+    Column("steps", _INT, "draft-verify steps"),
+    Column("drafted", _INT, "draft tokens that went to the target", "tokens"),
+    Column("accepted", _INT, "draft tokens accepted", "tokens"),
+    Column("target_forwards", _INT, "target passes"),
+    Column("draft_forwards", _INT, "draft passes"),
+    Column("asked", _INT, "questions that a policy answered from the draft's numbers"),
+    Column("preverify_s", _FLOAT, "part of decode_s: the length policy"),
+    Column("decode_s", _FLOAT, "time to decode that follows from counts and costs; prefill is left out"),
+    Column("draft_lengths", pa.list_(pa.int16()), "draft tokens of each step", "tokens"),
 )
 
 

@@ -40,6 +40,25 @@ def atomic(path: Path):
         scratch.unlink(missing_ok=True)
 
 
+def new_folder(results: Path, name: str) -> Path:
+    """Makes the folder `results/<time>-<name>`.
+
+    Raises:
+        BenchError: `results` cannot be written.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    for attempt in range(100):
+        path = results / (f"{stamp}-{name}" + (f"-{attempt}" if attempt else ""))
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise BenchError(f"--out {results}: cannot write there ({error.strerror}); name another folder") from error
+        return path
+    raise BenchError(f"--out {results}: no free name for the run; name another folder")
+
+
 class RunFolder:
     """One run's folder: run.json, and the two tables whole or in parts."""
 
@@ -53,19 +72,9 @@ class RunFolder:
         Raises:
             BenchError: `results` cannot be written.
         """
-        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        for attempt in range(100):
-            path = results / (f"{stamp}-{name}" + (f"-{attempt}" if attempt else ""))
-            try:
-                (path / "parts").mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise BenchError(
-                    f"--out {results}: cannot write there ({error.strerror}); name another folder"
-                ) from error
-            return cls(path)
-        raise BenchError(f"--out {results}: no free name for the run; name another folder")
+        path = new_folder(results, name)
+        (path / "parts").mkdir()
+        return cls(path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -194,11 +203,16 @@ class RunFolder:
         paths: Iterable[Path] = (
             [whole] if whole.exists() else [self._part(table, p) for p in sorted(self.finished_positions())]
         )
-        frames = [_read(path, TABLES[table]) for path in paths]
+        frames = [read_table(path, TABLES[table]) for path in paths]
         return pd.concat(frames, ignore_index=True) if frames else arrow_schema(TABLES[table]).empty_table().to_pandas()
 
 
-def _read(path: Path, columns) -> pd.DataFrame:
+def read_table(path: Path, columns: Sequence[Column]) -> pd.DataFrame:
+    """A parquet file with these columns.
+
+    Raises:
+        BenchError: a file that is broken or not this project's.
+    """
     try:
         frame = _with_optional(pq.read_table(path), columns).to_pandas()
     except (OSError, pa.ArrowException) as error:

@@ -22,7 +22,8 @@ _DRAFT_STREAM = 0x5EED
 
 @dataclass(frozen=True)
 class Step:
-    """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added.
+    """One draft-verify step. Times in seconds; `emitted` counts the tokens of the final output that it added, `tokens` are
+    the draft's.
     `phrase_tokens`: tokens of candidate phrases after the draft that the target read, `phrase_accepted`: those of them
     that are in the output."""
 
@@ -37,6 +38,7 @@ class Step:
     preverify_s: float
     verify_s: float
     other_s: float
+    tokens: tuple[int, ...]
     confidence: list[float]
     entropy: list[float]
     estimate: list[float] | None
@@ -162,6 +164,7 @@ class Decoder:
             preverify_s=seconds["preverify"],
             verify_s=seconds["verify"],
             other_s=seconds["other"],
+            tokens=verdict.tokens,
             confidence=confidence,
             entropy=entropy,
             estimate=policy.estimates if drafted else None,

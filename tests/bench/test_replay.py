@@ -10,9 +10,12 @@ import torch
 from bench.costs import find_costs, flat_costs
 from bench.errors import BenchError
 from bench.estimates import EstimateCache, judge_rollouts
-from bench.oracle import best_fixed, oracle, oracle_set, tokens_per_s
+from bench.oracle import fixed_sets, oracle, oracle_set, tokens_per_s
 from bench.replay import ReplayDrafter, replay, replay_drafter, replay_set
-from bench.replay_table import describe, notes, render, replay_table
+from bench.replay_rows import Replays, describe, replay_rows
+from bench.replay_run import costs_info
+from bench.replay_table import notes, render, replay_summary
+from bench.schema import REPLAYS
 from methods import METHODS, Decoder, Engine, Method, Sampling, StopRule, get_method
 from methods.drafters import AutoregressiveDrafter
 from methods.policies import LengthPolicy
@@ -270,9 +273,8 @@ LINEAR = dataclasses.replace(flat_costs(0.1), verified=(1, 33), target_s=((1.0, 
 def test_no_policy_beats_the_oracle(costs):
     traces = random_set(5)
     bound = oracle_set(traces, costs)
-    gamma, fixed = best_fixed(traces, costs)
-    by_gamma = [tokens_per_s(replay_set(get_method("sd", {"gamma": g}), traces), costs) for g in range(1, 17)]
-    assert tokens_per_s(fixed, costs) == max(by_gamma) == by_gamma[gamma - 1]
+    by_gamma = [tokens_per_s(replays, costs) for replays in fixed_sets(traces).values()]
+    assert by_gamma == [tokens_per_s(replay_set(get_method("sd", {"gamma": g}), traces), costs) for g in range(1, 17)]
     assert tokens_per_s(bound, costs) > max(by_gamma)
     for method in [m for m in VARIED if not m.spec.trained]:
         replays = replay_set(method, traces)
@@ -305,7 +307,10 @@ def test_the_table_frames_methods_by_their_bounds():
     sets = {"gsm8k": random_set(5), "mbpp": random_set(4, task="mbpp", seed=1)}
     methods = {"sd": get_method("sd", {"gamma": 3}), "svip": get_method("entropy", {"gamma_max": 16, "h": 0.5})}
     costs = find_costs("paper:deepseek")
-    table = replay_table(dict.fromkeys(sets, methods), sets, costs)
+    replays = Replays()
+    rows = replay_rows(dict.fromkeys(sets, methods), sets, costs, replays)
+    assert list(rows.columns) == [column.name for column in REPLAYS]
+    table = replay_summary(rows)
     assert list(table.method) == ["ar", "best fixed", "sd", "svip", "oracle"] * 2
     by = table.set_index(["task", "method"])
     for task in sets:
@@ -315,10 +320,13 @@ def test_the_table_frames_methods_by_their_bounds():
         assert rows.speedup_low["sd"] <= rows.speedup["sd"] <= rows.speedup_high["sd"]
         assert rows.preverify_share["sd"] == 0 < rows.preverify_share["svip"] < 0.1
         assert (rows.tokens_per_target_forward == rows.new_tokens / rows.target_forwards).all()
-    text, below = render(table, costs), notes(table, costs)
-    assert "gamma=3" in text and "decode tok/s" in text
+        own = replay_rows({task: {}}, {task: sets[task]}, costs, replays).query("kind == 'fixed'")
+        speeds = {name: f.new_tokens.sum() / f.decode_s.sum() for name, f in own.groupby("method")}
+        assert f"gamma={max(speeds, key=speeds.get).removeprefix('fixed-')}" == rows.settings["best fixed"]
+    text, below = render(table, costs.unit), notes(table, costs_info(costs))
+    assert "decode tok/s" in text
     assert "prefill is left out" in below and "paper:deepseek" in below and "mbpp 4" in below
     other = dataclasses.replace(costs, about={"pair": "another"})
-    assert "measured for the pair another" in notes(table, other) and "measured for" not in below
+    assert "measured for the pair another" in notes(table, costs_info(other)) and "measured for" not in below
     with pytest.raises(BenchError, match="oracle"):
-        replay_table({task: {"oracle": methods["sd"]} for task in sets}, sets, costs)
+        replay_rows({task: {"oracle": methods["sd"]} for task in sets}, sets, costs, replays)

@@ -1,0 +1,201 @@
+"""Logged data, read back for tables, figures and the report: which rows of which runs are shown together."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bench.errors import BenchError
+from bench.replay_log import REPLAY_FILE, ReplayLog
+from bench.store import RunFolder
+
+# What must be equal for two runs' rows to stand in one table; prompts, weights and machine are compared as well.
+_CONDITIONS = ("split", "few_shot", "prompt", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "placement")
+_MACHINE = ("machine", "cpu", "threads", "gpu", "gpus")
+_WEIGHTS = ("target", "target_dtype", "target_weights")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder as data frames; `info` is its run.json."""
+
+    folder: RunFolder
+    info: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        return self.folder.run_id
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        return self.folder.read("samples")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        return self.folder.read("steps")
+
+    @property
+    def labels(self) -> list[str]:
+        """The methods, by the names that rows carry, in the order of the config."""
+        return [entry["label"] for entry in self.info["config"]["methods"]]
+
+    def row(self, pair: str, task: str, label: str) -> dict[str, Any]:
+        """What run.json says of a method on a task: its registry name `method`, all `settings`, and a hash `layer`."""
+        return self.info["pairs"][pair]["methods"][task][label]
+
+    def conditions(self, pair: str, task: str) -> str:
+        """Equal for two runs whose numbers may be compared with each other."""
+        config, known = self.info["config"], self.info["pairs"][pair]
+        task_info = self.info["tasks"][task]
+        parts = [
+            {name: config[name] for name in _CONDITIONS},
+            {name: self.info["environment"].get(name) for name in _MACHINE},
+            {name: known[name] for name in _WEIGHTS},
+            (task_info["content"], task_info["version"]),
+        ]
+        return json.dumps(parts, sort_keys=True, default=str)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The rows of one method on one task with one pair, and those of `ar` from the same run (empty without one)."""
+
+    pair: str
+    task: str
+    label: str
+    run: Run
+
+    def _rows(self, frame: pd.DataFrame, label: str) -> pd.DataFrame:
+        return frame[(frame.pair == self.pair) & (frame.task == self.task) & (frame.method == label)]
+
+    @cached_property
+    def samples(self) -> pd.DataFrame:
+        return self._rows(self.run.samples, self.label)
+
+    @cached_property
+    def baseline(self) -> pd.DataFrame:
+        return self._rows(self.run.samples, "ar")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        return self._rows(self.run.steps, self.label)
+
+    @property
+    def method(self) -> str:
+        """The registry's name of the method; the label may be another."""
+        return self.run.row(self.pair, self.task, self.label)["method"]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.run.row(self.pair, self.task, self.label)["settings"]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was found under some paths: the cells to show, in order, and the rows of replays.
+
+    `replays` holds rows of replay.parquet, of the newest replay of each pair, task, costs and label. `notes` say what was left
+    out or is unfinished.
+    """
+
+    cells: tuple[Cell, ...]
+    replay_logs: tuple[ReplayLog, ...] = ()
+    replays: pd.DataFrame = field(default_factory=pd.DataFrame)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> list[Run]:
+        """Those that the cells come from, newest first."""
+        return list({cell.run.id: cell.run for cell in self.cells}.values())
+
+    @property
+    def pairs(self) -> list[str]:
+        return list(dict.fromkeys(cell.pair for cell in self.cells))
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(cell.task for cell in self.cells))
+
+    def labels(self, pair: str | None = None) -> list[str]:
+        """The methods' names, `ar` first."""
+        found = dict.fromkeys(cell.label for cell in self.cells if pair in (None, cell.pair))
+        return sorted(found, key=lambda label: label != "ar")
+
+    def of(self, pair: str, task: str | None = None, label: str | None = None) -> Iterator[Cell]:
+        """The cells of a pair, a task (or all) and a method (or all)."""
+        for cell in self.cells:
+            if cell.pair == pair and task in (None, cell.task) and label in (None, cell.label):
+                yield cell
+
+
+def read_results(paths: Sequence[Path]) -> Results:
+    """The results under some paths: run folders, replay folders, or folders of such.
+
+    Each pair and task shows its newest run; older runs add the methods that it lacks, where they were made under the same
+    conditions: prompts, decoding, weights and machine. A speedup is always over the `ar` of its own run.
+
+    Raises:
+        BenchError: nothing there, or files that are broken or not this project's.
+    """
+    runs, logs = [], []
+    for folder in _folders(paths):
+        if (folder / REPLAY_FILE).exists():
+            logs.append(ReplayLog.read(folder))
+        else:
+            opened = RunFolder.open(folder)
+            runs.append(Run(opened, opened.info()))
+    runs.sort(key=lambda run: run.id, reverse=True)
+    logs.sort(key=lambda log: log.id, reverse=True)
+    cells, notes = _select(runs)
+    if not cells and not logs:
+        where = ", ".join(map(str, paths))
+        raise BenchError(f"{where}: no finished sample of any run there; make some with: python run_bench.py")
+    return Results(tuple(cells), tuple(logs), _newest(logs), tuple(notes))
+
+
+def _folders(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, None] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise BenchError(f"{path}: no such folder; give a run's folder, or one that holds runs, such as results/")
+        inside = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
+        here = [p for p in inside if (p / "run.json").exists() or (p / REPLAY_FILE).exists()]
+        if not here:
+            raise BenchError(f"{path}: no run in it; make one with: python run_bench.py --out {path}")
+        found |= dict.fromkeys(here)
+    return list(found)
+
+
+def _select(runs: Sequence[Run]) -> tuple[list[Cell], list[str]]:
+    """The cells to show of runs, newest first, and what was left out."""
+    chosen: dict[tuple[str, str], dict[str, Cell]] = {}
+    anchors: dict[tuple[str, str], Run] = {}
+    notes: dict[str, None] = {}
+    for run in runs:
+        if run.info["status"] != "finished":
+            notes[f"{run.id} is not finished; go on with: python run_bench.py --resume {run.id}"] = None
+        for (pair, task), rows in run.samples.groupby(["pair", "task"], sort=False):
+            anchor = anchors.setdefault((pair, task), run)
+            if run.conditions(pair, task) != anchor.conditions(pair, task):
+                text = f"{run.id} is left out for {task} with {pair}: made under other conditions than {anchor.id}"
+                notes[text] = None
+                continue
+            present, cells = set(rows.method), chosen.setdefault((pair, task), {})
+            for label in run.labels:
+                if label in present:
+                    cells.setdefault(label, Cell(pair, task, label, run))
+    return [cell for cells in chosen.values() for cell in cells.values()], list(notes)
+
+
+def _newest(logs: Sequence[ReplayLog]) -> pd.DataFrame:
+    """The rows of replays, newest first; of equal pair, task, costs, ratio and label those of the newest."""
+    if not logs:
+        return pd.DataFrame()
+    frame = pd.concat([log.rows.assign(replay=log.id) for log in logs], ignore_index=True)
+    key = ["pair", "task", "costs", "ratio", "method"]
+    first = frame.groupby(key, sort=False).replay.transform("first")
+    return frame[frame.replay == first].reset_index(drop=True)
