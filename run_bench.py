@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from bench.options import VERBS, build_parser
+from bench.result_options import RESULT_VERBS
 
 
 def run_config(args: argparse.Namespace):
@@ -77,6 +78,12 @@ def dispatch(args: argparse.Namespace) -> int:
         from bench.train_options import main as train_draft
 
         return train_draft(args)
+    if args.verb in RESULT_VERBS:
+        from bench.result_verbs import DO
+
+        code, text = DO[args.verb](args)
+        print(text)
+        return code
     print(
         {"collect": do_collect, "train-preverifier": do_train, "costs": do_costs, "replay": do_replay, "tune": do_tune}[
             args.verb
@@ -149,7 +156,8 @@ def do_tune(args: argparse.Namespace) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 0, 2 for a user's mistake (one line on stderr says what to do), 130 after Ctrl-C."""
+    """Returns the exit code: 0, 1 for a regression that `check` found, 2 for a user's mistake (one line on stderr says what to
+    do), 130 after Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] not in VERBS:
         argv = ["run", *argv]

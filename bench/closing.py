@@ -17,7 +17,7 @@ def report(folder: RunFolder) -> str:
     lines = [
         render(summarise(samples, [entry["label"] for entry in info["config"]["methods"]])),
         "",
-        *_provenance(info),
+        *provenance(info),
         NOTES,
     ]
     notes = [f"{name}: {note}" for name, task in info["tasks"].items() for note in task["notes"]]
@@ -30,7 +30,8 @@ def report(folder: RunFolder) -> str:
     return "\n".join(lines)
 
 
-def _provenance(info: dict[str, Any]) -> list[str]:
+def provenance(info: dict[str, Any], settings: bool = True) -> list[str]:
+    """Pair, data, settings and machine of a run: lines of text from its run.json."""
     config, machine = info["config"], info["environment"]
     lines = []
     for name, pair in info["pairs"].items():
@@ -43,7 +44,7 @@ def _provenance(info: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"Data: {data}",
-        *_settings(info),
+        *(_settings(info) if settings else ()),
         *[f"Settings of {name} from {source}" for name, source in config.get("params_source", {}).items()],
         f"Device: {describe_device(config['placement']['device'], machine)}; {decoding}; "
         f"at most {config['max_new_tokens']} new tokens; repeats: {config['repeat']}",

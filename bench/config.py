@@ -15,11 +15,12 @@ _DISTINCT = {"pair": "name it once", "task": "name it once", "method": "give eac
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """A method with settings under the name that its rows carry."""
+    """A method with settings under the name that its rows carry; `grid`: one of a grid of settings, for a heat map."""
 
     method: str
     label: str
     settings: dict[str, Any] = field(default_factory=dict)
+    grid: bool = False
 
     @property
     def params_key(self) -> str:

@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from bench.result_options import RESULT_VERBS
+
 RUN_EXAMPLES = """examples:
   python run_bench.py --method pacer --task gsm8k
   python run_bench.py --method sd,entropy,pacer --task gsm8k,humaneval --limit 16
@@ -22,6 +24,9 @@ other verbs (each has its own --help):
   python run_bench.py replay SWEEP.toml               replays methods over traces, under measured or assumed costs
   python run_bench.py tune --pair NAME                tunes every method alike, by replay
   python run_bench.py train-draft --pair NAME         distils a draft model from a pair's target
+  python run_bench.py table|plot|report results/      the paper's tables and figures, and a page to look at every step
+  python run_bench.py check --baseline FILE           exit code 1 if a speedup has regressed
+  python run_bench.py export|import                   Spec-Bench's answer files
 """
 SWEEP_EXAMPLES = """example:
   python run_bench.py sweep bench/sweeps/gamma.toml
@@ -70,7 +75,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
-VERBS = ("run", "sweep", "ls", "collect", "train-preverifier", "costs", "replay", "tune", "train-draft")
+VERBS = ("run", "sweep", "ls", "collect", "train-preverifier", "costs", "replay", "tune", "train-draft", *RESULT_VERBS)
 ALL_TASKS = "gsm8k,humaneval,mbpp,cnn_dm"
 
 
@@ -87,6 +92,8 @@ def build_parser(verb: str = "") -> argparse.ArgumentParser:
     add_replay(verbs)
     add_tune(verbs)
     add_train_draft(verbs, complete=verb == "train-draft")
+    for name, (add, help, examples) in RESULT_VERBS.items():
+        add(_verb(verbs, name, help, examples))
     return parser
 
 

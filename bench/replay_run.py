@@ -80,13 +80,14 @@ def replay_config(
         find_layers(pair, [config.method(entry, pair.name, task) for entry in config.methods for task in config.tasks])
     prices = [find_costs(source) for source in costs]
     frames, methods, lengths = [], {}, {}
+    grid = {entry.label for entry in config.methods if entry.grid}
     for pair in config.pairs:
         sets = {task: checked_set(traces, pair, task, split, limit) for task in config.tasks}
         lengths[pair.name] = {task: each.max_new_tokens for task, each in sets.items()}
         load, replays = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1]), Replays()
         for price in prices:
             rows = {task: _row_methods(config, pair, task, each, price, load) for task, each in sets.items()}
-            methods.setdefault(pair.name, {task: _described(row) for task, row in rows.items()})
+            methods.setdefault(pair.name, {task: _described(row, grid) for task, row in rows.items()})
             frames.append(replay_rows(rows, sets, price, replays))
     log = ReplayLog.write(
         results,
@@ -119,14 +120,16 @@ def _row_methods(config: RunConfig, pair: PairSpec, task: str, traces: TraceSet,
     }
 
 
-def _described(methods: Mapping[str, Method]) -> dict[str, dict]:
-    """For replay.json: name, settings, what differs from the defaults, and whether drafts hold phrases."""
+def _described(methods: Mapping[str, Method], grid: set[str]) -> dict[str, dict]:
+    """For replay.json: name, settings, what differs from the defaults, whether drafts hold phrases, and whether the row is
+    one of a grid's."""
     return {
         label: {
             "method": method.name,
             "settings": asdict(method.settings),
             "about": describe(method),
             "phrases": method.spec.drafter is PhraseDrafter,
+            "grid": label in grid,
         }
         for label, method in methods.items()
     }

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
 from bench.stats import speedup
+from bench.summary import interval, percent
 
 BEST_FIXED, ORACLE = "best fixed", "oracle"
 
@@ -89,7 +89,7 @@ def render(table: pd.DataFrame, unit: str) -> str:
             "accepted": percent(row.acceptance_rate),
             "target": row.target_forwards,
             "draft": row.draft_forwards,
-            "preverify": f"{100 * row.preverify_share:.1f} %",
+            "preverify": percent(row.preverify_share, 1),
             "of oracle's gain": percent(row.oracle_share) if row.method != "ar" else "–",
         }
         for row in table.itertuples()
@@ -120,18 +120,3 @@ def notes(table: pd.DataFrame, costs: Mapping[str, Any]) -> str:
             f"Samples: {counts}; {', '.join(table.split.unique())} split.",
         )
     )
-
-
-def percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.0f} %"
-
-
-def interval(row) -> str:
-    """ "1.53 [1.35, 1.75]" of a summary's line."""
-    if row.speedup != row.speedup:
-        return "–"
-    if row.method == "ar":
-        return "1"
-    if np.isnan(row.speedup_low):
-        return f"{row.speedup:.2f} (1 sample)"
-    return f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]"

@@ -98,8 +98,7 @@ class Cell:
 class Results:
     """What was found under some paths: the cells to show, in order, and the rows of replays.
 
-    `replays` holds rows of replay.parquet, of the newest replay of each pair, task, costs and label. `notes` say what was left
-    out or is unfinished.
+    `replays` holds rows of replay.parquet, with the id of their `replay`. `notes` say what was left out or is unfinished.
     """
 
     cells: tuple[Cell, ...]
@@ -124,6 +123,14 @@ class Results:
         """The methods' names, `ar` first."""
         found = dict.fromkeys(cell.label for cell in self.cells if pair in (None, cell.pair))
         return sorted(found, key=lambda label: label != "ar")
+
+    def replayed(self, pair: str, task: str, label: str) -> dict[str, Any]:
+        """What the newest replay.json that knows it says of a method on a task; empty for bounds such as the oracle."""
+        for log in self.replay_logs:
+            found = log.info["methods"].get(pair, {}).get(task, {}).get(label)
+            if found:
+                return found
+        return {}
 
     def of(self, pair: str, task: str | None = None, label: str | None = None) -> Iterator[Cell]:
         """The cells of a pair, a task (or all) and a method (or all)."""
@@ -192,10 +199,16 @@ def _select(runs: Sequence[Run]) -> tuple[list[Cell], list[str]]:
 
 
 def _newest(logs: Sequence[ReplayLog]) -> pd.DataFrame:
-    """The rows of replays, newest first; of equal pair, task, costs, ratio and label those of the newest."""
-    if not logs:
-        return pd.DataFrame()
-    frame = pd.concat([log.rows.assign(replay=log.id) for log in logs], ignore_index=True)
-    key = ["pair", "task", "costs", "ratio", "method"]
-    first = frame.groupby(key, sort=False).replay.transform("first")
-    return frame[frame.replay == first].reset_index(drop=True)
+    """The rows of replays, newest first: each pair, task and costs has those of its newest replay; older ones add the
+    methods that it lacks, where they replayed the same samples."""
+    parts: list[pd.DataFrame] = []
+    known: dict[tuple, tuple[frozenset, set[str]]] = {}
+    for log in logs:
+        for key, group in log.rows.groupby(["pair", "task", "split", "costs", "ratio"], sort=False):
+            samples = frozenset(zip(group.sample_id, group.new_tokens, strict=True))
+            first, labels = known.setdefault(key, (samples, set()))
+            new = set(group.method) - labels
+            if samples == first and new:
+                labels |= new
+                parts.append(group[group.method.isin(new)].assign(replay=log.id))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()

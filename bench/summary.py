@@ -18,28 +18,37 @@ def summarise(samples: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
         baseline = group[group.method == "ar"]
         for name in methods:
             own = group[group.method == name]
-            rows.append({"pair": pair, "task": task, "method": name, **_numbers(own), **_speedup(own, baseline)})
+            rows.append({"pair": pair, "task": task, "method": name, **line(own, baseline)})
     return pd.DataFrame(rows)
 
 
-def _numbers(own: pd.DataFrame) -> dict:
-    total = own.sum(numeric_only=True)
-    decode_s = total.decode_s or float("nan")
+def line(own: pd.DataFrame, baseline: pd.DataFrame) -> dict:
+    """The numbers of DESIGN §4 for the rows of samples.parquet of one pair, task and method. `baseline`: those of `ar` from
+    the same run; empty where there are none, and then speedups are NaN. So is what a log of another harness lacks."""
+    total = own.sum(numeric_only=True, min_count=1)
     return {
         "samples": own.sample_id.nunique(),
         "new_tokens": int(total.new_tokens),
         "tokens_per_s": total.new_tokens / total.wall_s,
-        "decode_tokens_per_s": total.new_tokens / decode_s,
+        "decode_tokens_per_s": total.new_tokens / (total.decode_s or float("nan")),
         "tokens_per_target_forward": total.new_tokens / total.target_forwards,
         "accepted_per_step": total.accepted / total.steps,
         "acceptance_rate": total.accepted / total.drafted if total.drafted else float("nan"),
-        "wasted_drafts": int(total.drafted - total.accepted),
-        "target_forwards": int(total.target_forwards),
-        "draft_forwards": int(total.draft_forwards),
-        **{part.removesuffix("_s") + "_share": total[part] / decode_s for part in PARTS},
+        "drafted": _count(total.drafted),
+        "wasted_drafts": _count(total.drafted - total.accepted),
+        "target_forwards": _count(total.target_forwards),
+        "draft_forwards": _count(total.draft_forwards),
+        "prefill_share": total.prefill_s / total.wall_s,
+        **{part.removesuffix("_s") + "_share": total[part] / (total.decode_s or float("nan")) for part in PARTS},
         "metric": own.metric.iloc[0],
         "score": own.score.mean(),
+        **_speedup(own, baseline),
     }
+
+
+def _count(value: float) -> float:
+    """Whole, or NaN where nothing was counted."""
+    return int(value) if value == value else value
 
 
 def _speedup(own: pd.DataFrame, baseline: pd.DataFrame) -> dict:
@@ -62,12 +71,12 @@ def render(summary: pd.DataFrame) -> str:
                 "method": row.method,
                 "tok/s": f"{row.tokens_per_s:.1f}",
                 "decode": f"{row.decode_tokens_per_s:.1f}",
-                "speedup [95 %]": _interval(row),
+                "speedup [95 %]": interval(row),
                 "tok/pass": f"{row.tokens_per_target_forward:.2f}",
-                "accepted": f"{100 * row.acceptance_rate:.0f} %" if row.acceptance_rate == row.acceptance_rate else "–",
-                "target": row.target_forwards,
-                "draft": row.draft_forwards,
-                "time in %": " / ".join(f"{100 * share:.0f}" for share in shares),
+                "accepted": percent(row.acceptance_rate),
+                "target": count(row.target_forwards),
+                "draft": count(row.draft_forwards),
+                "time in %": " / ".join(percent(share).removesuffix(" %") for share in shares),
                 row.metric or "score": f"{row.score:.2f}" if row.score == row.score else "–",
             }
         )
@@ -82,7 +91,8 @@ NOTES = (
 )
 
 
-def _interval(row) -> str:
+def interval(row) -> str:
+    """ "1.53 [1.35, 1.75]" of a line with its method."""
     if row.speedup != row.speedup:
         return "–"
     if row.method == "ar":
@@ -90,3 +100,13 @@ def _interval(row) -> str:
     if row.speedup_low != row.speedup_low:
         return f"{row.speedup:.2f} (1 sample)"
     return f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """ "61 %"; a dash for NaN."""
+    return f"{100 * share:.{digits}f} %" if share == share else "–"
+
+
+def count(value: float) -> str:
+    """ "1024"; a dash for NaN."""
+    return f"{int(value)}" if value == value else "–"

@@ -1,6 +1,7 @@
 """Sweep files: methods x tasks x pairs in one resumable run."""
 
 import dataclasses
+import itertools
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def read_sweep(
         label = "sd-3"          # optional; the method's name by default
         settings.gamma = 3
 
-    `pair`, `params` and `tasks` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
+    `grid.threshold = [0.3, 0.4]` beside other lists makes a row of each combination. `pair`, `params` and `tasks` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
 
     Raises:
         BenchError: a file that cannot be read, an unknown key, or a value of the wrong type.
@@ -89,14 +90,30 @@ def read_sweep(
 def _methods(path: Path, rows: list[Any]) -> tuple[MethodEntry, ...]:
     entries = []
     for row in rows:
-        entry = {"label": row.get("method"), "settings": {}, **row} if isinstance(row, dict) else {}
+        entry = {"label": row.get("method"), "settings": {}, "grid": {}, **row} if isinstance(row, dict) else {}
         kinds = {name: type(value) for name, value in entry.items()}
-        if kinds != {"method": str, "label": str, "settings": dict}:
+        lists = entry.get("grid", {}).values() if kinds.get("grid") is dict else (0,)
+        if kinds != {"method": str, "label": str, "settings": dict, "grid": dict} or not all(
+            isinstance(values, list) and values for values in lists
+        ):
             raise BenchError(
-                f"{path}: a [[methods]] table takes method and label, in quotes, and settings; found {row!r}"
+                f"{path}: a [[methods]] table takes method and label, in quotes, settings, and lists in grid; found {row!r}"
             )
-        entries.append(MethodEntry(**entry))
+        entries += _grid(**entry)
     return tuple(entries)
+
+
+def _grid(method: str, label: str, settings: dict[str, Any], grid: dict[str, list]) -> list[MethodEntry]:
+    """A row of the result for each combination of the grid's values; without a grid, one."""
+    if not grid:
+        return [MethodEntry(method, label, settings)]
+    combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return [
+        MethodEntry(
+            method, "-".join((label, *(f"{name}{value}" for name, value in c.items()))), {**settings, **c}, True
+        )
+        for c in combinations
+    ]
 
 
 def parse_limit(text: str) -> int | None:

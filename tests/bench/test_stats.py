@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bench.stats import speedup
+from bench.stats import Estimate, mean_speedup, ratio, speedup
 
 
 def frame(tokens, seconds) -> pd.DataFrame:
@@ -33,15 +33,36 @@ def test_different_samples_are_refused():
         speedup(frame([10, 20], [1, 1]), frame([10], [1]))
 
 
-def test_intervals_cover_the_true_ratio():
-    """200 synthetic data sets of 24 samples whose true ratio is 1.5: close to 95 % of the intervals hold it."""
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("samples", (8, 16, 64))
+def test_intervals_cover_the_true_ratio(samples):
+    """1000 synthetic data sets: outputs of unlike length, prompts of unlike difficulty, noisy times. The true ratio is that of
+    the expectations."""
+    rng = np.random.default_rng(samples)
     covered = 0
-    for _ in range(200):
-        tokens = rng.integers(40, 128, 24)
-        pace = rng.lognormal(0, 0.2, 24)
-        base = tokens * pace * rng.lognormal(0, 0.05, 24)
-        fast = tokens * pace * rng.lognormal(0, 0.05, 24) / 1.5
-        s = speedup(frame(tokens, fast), frame(tokens, base))
+    for _ in range(1000):
+        tokens = rng.integers(16, 129, samples).astype(float)
+        base = 0.02 * tokens * rng.lognormal(0, 0.05, samples)
+        pace = rng.lognormal(0, 0.2, samples) / np.exp(0.2**2 / 2)  # of mean 1
+        s = speedup(frame(tokens, base * pace / 1.5), frame(tokens, base))
         covered += s.low <= 1.5 <= s.high
-    assert 0.89 <= covered / 200 <= 0.99
+    assert 0.93 <= covered / 1000 <= 0.97
+
+
+def test_a_mean_of_tasks_is_the_mean_of_their_speedups():
+    """Its interval is narrower than a task's, as tasks are drawn independently, and that of a single task is the task's."""
+    rng = np.random.default_rng(0)
+    base = [frame(np.full(20, 50), rng.lognormal(0, 0.1, 20)) for _ in range(4)]
+    fast = [b.assign(wall_s=b.wall_s * rng.lognormal(-0.4, 0.3, 20)) for b in base]
+    each = [speedup(f, b) for f, b in zip(fast, base, strict=True)]
+    mean = mean_speedup(list(zip(fast, base, strict=True)))
+    assert mean.value == pytest.approx(np.mean([s.value for s in each]))
+    assert mean.low < mean.value < mean.high
+    assert mean.high - mean.low < min(s.high - s.low for s in each)
+    assert mean_speedup([(fast[0], base[0])]) == each[0]
+
+
+def test_ratios_of_columns_have_intervals_too():
+    rows = pd.DataFrame({"sample_id": list("abc"), "new_tokens": [10, 20, 30], "target_forwards": [5, 10, 15]})
+    assert ratio(rows, "new_tokens", "target_forwards") == Estimate(2.0, 2.0, 2.0)
+    unknown = ratio(rows.assign(target_forwards=np.nan), "new_tokens", "target_forwards")
+    assert all(np.isnan(value) for value in (unknown.value, unknown.low, unknown.high))
