@@ -2,13 +2,39 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test setup clean
+PAPER := results/paper
+RATIOS := 0.01 0.02 0.05 0.1 0.2 0.4 0.8
+comma := ,
+empty :=
+COSTS := $(PAPER)/costs.toml$(subst $(empty) ,,$(foreach r,$(RATIOS),$(comma)$(PAPER)/costs.toml@$(r)))
+
+.PHONY: run test check paper figures setup clean
 
 run: setup
 	$(BIN)/python run_bench.py --method sd,entropy,pacer --task gsm8k
 
 test: setup
 	$(BIN)/python -m pytest
+
+# Whether a method has become slower, or its output another, since results/baselines/ was written.
+check: setup
+	$(BIN)/python run_bench.py check --baseline results/baselines/smollm2-135m.json
+
+# Everything that figures/ shows, measured anew: a wall-clock run of every method, traces, costs, replays; then `figures`.
+paper: setup
+	$(BIN)/python run_bench.py costs --out $(PAPER)/costs.toml
+	$(BIN)/python run_bench.py sweep bench/sweeps/methods.toml --out $(PAPER)
+	$(BIN)/python run_bench.py collect --split test --limit 100 --max-prompt-tokens 1024 --out $(PAPER)/traces
+	$(BIN)/python run_bench.py replay bench/sweeps/methods.toml --costs $(COSTS) --traces $(PAPER)/traces --out $(PAPER) > $(PAPER)/replay.txt
+	$(BIN)/python run_bench.py replay bench/sweeps/ablations.toml --costs $(PAPER)/costs.toml --traces $(PAPER)/traces --out $(PAPER) > $(PAPER)/ablations.txt
+	$(BIN)/python run_bench.py replay bench/sweeps/sensitivity.toml --costs $(PAPER)/costs.toml --traces $(PAPER)/traces --out $(PAPER) > $(PAPER)/sensitivity.txt
+	$(MAKE) figures
+
+# Tables, figures and the report from what `paper` measured.
+figures: setup
+	$(BIN)/python run_bench.py table $(PAPER) --out figures/tables
+	$(BIN)/python run_bench.py plot $(PAPER) --out figures
+	$(BIN)/python run_bench.py report $(PAPER) --out $(PAPER)/report.html
 
 setup: .venv/installed
 

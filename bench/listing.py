@@ -3,7 +3,7 @@
 from tabulate import tabulate
 
 from bench.pairs import registry
-from bench.schema import SAMPLES, STEPS, markdown
+from bench.schema import REPLAYS, SAMPLES, STEPS, markdown
 from methods import METHODS
 from methods.registry import settings_help
 from tasks import TASKS, get_task
@@ -46,4 +46,5 @@ def _pairs() -> str:
 
 
 def _columns() -> str:
-    return f"samples.parquet\n\n{markdown(SAMPLES)}\n\nsteps.parquet\n\n{markdown(STEPS)}"
+    files = {"samples.parquet": SAMPLES, "steps.parquet": STEPS, "replay.parquet": REPLAYS}
+    return "\n\n".join(f"{name}\n\n{markdown(columns)}" for name, columns in files.items())

@@ -89,9 +89,10 @@ def replay_config(
             rows = {task: _row_methods(config, pair, task, each, price, load) for task, each in sets.items()}
             methods.setdefault(pair.name, {task: _described(row, grid) for task, row in rows.items()})
             frames.append(replay_rows(rows, sets, price, replays))
+    names = dict.fromkeys(entry.method if entry.grid else entry.label for entry in config.methods)
     log = ReplayLog.write(
         results,
-        "-".join((*config.tasks[:2], *(entry.label for entry in config.methods[:3]))).replace(":", "-")[:100],
+        "-".join((*config.tasks[:2], *list(names)[:3])).replace(":", "-")[:100],
         {
             "command": sys.argv[1:],
             "pairs": [pair.name for pair in config.pairs],

@@ -11,7 +11,7 @@ import methods.registry
 import run_bench
 import tasks
 from bench.pairs import registry
-from bench.schema import SAMPLES, STEPS, markdown
+from bench.schema import REPLAYS, SAMPLES, STEPS, markdown
 from methods import METHODS
 from methods.drafters import AutoregressiveDrafter
 
@@ -30,6 +30,7 @@ def example(first_line: str) -> dict:
 def test_every_column_is_documented():
     assert markdown(SAMPLES) in README
     assert markdown(STEPS) in README
+    assert markdown(REPLAYS) in README
 
 
 @pytest.mark.parametrize("name", [*METHODS, *tasks.TASKS, *registry()])

@@ -29,11 +29,12 @@ _NO_ABLATION = (
 def build_tables(results: Results) -> list[Table]:
     """All tables that the results allow, in order; `missing_tables` says why others are not there."""
     tables: list[Table | None] = []
+    numbers = cell_numbers(results)
     if results.cells:
-        tables += [main_table(results), passes_table(results), time_table(results)]
+        tables += [main_table(results, numbers), passes_table(results, numbers), time_table(results, numbers)]
     if not results.replays.empty:
         tables += [ablation_table(results), oracle_table(results)]
-    tables.append(published_table(results, cell_numbers(results)))
+    tables.append(published_table(results, numbers))
     return [table for table in tables if table is not None]
 
 

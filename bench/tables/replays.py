@@ -4,8 +4,9 @@ import pandas as pd
 
 from bench.replay_table import BEST_FIXED, ORACLE, notes, replay_summary
 from bench.results import Results
+from bench.stats import mean_speedup
 from bench.summary import percent
-from bench.tables.layout import INTERVALS, best, bold_if, in_order, interval, number, title
+from bench.tables.layout import DASH, INTERVALS, best, bold_if, in_order, interval, number, title
 from bench.tables.table import Table, Text
 from methods import METHODS
 
@@ -25,8 +26,25 @@ def ablation_table(results: Results) -> Table | None:
     if variants.empty:
         return None
     kinds = {results.replayed(row.pair, row.task, row.method).get("method") for row in variants.itertuples()}
-    table = _summary(results, lambda label, about: not about.get("grid") and about.get("method") in kinds | {"ar"})
-    return _table(results, table, "ablations", "Ablations: one part changed, by replay")
+    lines = _summary(results, lambda label, about: not about.get("grid") and about.get("method") in kinds | {"ar"})
+    beside = {
+        (row.pair, row.costs, row.method): _beside(results, row)
+        for row in variants.drop_duplicates(["pair", "costs", "method"]).itertuples()
+    }
+    return _table(results, lines, "ablations", "Ablations: one part changed, by replay", beside)
+
+
+def _beside(results: Results, row) -> str:
+    """ "pacer × 0.97 [0.96, 0.98]": the speed of a variant over that of the method that it changes, the mean over tasks."""
+    rows = results.replays[(results.replays.pair == row.pair) & (results.replays.costs == row.costs)]
+    rows = rows.assign(wall_s=rows.decode_s)
+    method = results.replayed(row.pair, row.task, row.method)["method"]
+    own, base = rows[rows.method == row.method], rows[rows.method == method]
+    tasks = [task for task in dict.fromkeys(own.task) if task in set(base.task)]
+    if not tasks:
+        return DASH
+    mean = mean_speedup([(own[own.task == task], base[base.task == task]) for task in tasks])
+    return f"{method} × {interval(mean.value, mean.low, mean.high)}"
 
 
 def _summary(results: Results, keep) -> pd.DataFrame:
@@ -46,9 +64,11 @@ def _summary(results: Results, keep) -> pd.DataFrame:
     return replay_summary(rows, by_task)
 
 
-def _table(results: Results, table: pd.DataFrame, name: str, heading: str) -> Table:
+def _table(results: Results, table: pd.DataFrame, name: str, heading: str, beside: dict | None = None) -> Table:
+    """`beside`: what stands in a last column, by pair, costs and method."""
     tasks = in_order(table.task)
     columns = ["pair", "costs", "method", *map(title, tasks), "mean share of the oracle's gain", "τ"]
+    columns += ["speed beside the method itself"] if beside else []
     rows = []
     for (pair, costs), group in table.groupby(["pair", "costs"], sort=False):
         bold = {task: _bold(group[group.task == task]) for task in tasks}
@@ -57,7 +77,8 @@ def _table(results: Results, table: pd.DataFrame, name: str, heading: str) -> Ta
             cells = [bold_if(_cell(own, task, label), label in bold[task]) for task in tasks]
             taus = [number(own.tokens_per_target_forward.get(task, float("nan")), 2) for task in tasks]
             share = Text(percent(own.oracle_share.mean()) if label not in ("ar", BEST_FIXED, ORACLE) else "")
-            rows.append([Text(pair), Text(costs), Text(label), *cells, share, Text(" / ".join(taus))])
+            last = [Text(beside.get((pair, costs, label), ""))] if beside else []
+            rows.append([Text(pair), Text(costs), Text(label), *cells, share, Text(" / ".join(taus)), *last])
     costs = {entry["name"]: entry for log in reversed(results.replay_logs) for entry in log.info["costs"]}
     below = [
         note

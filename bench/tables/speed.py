@@ -24,9 +24,10 @@ def _numbers(cell: Cell) -> dict:
     return {**names, **line(cell.samples, cell.baseline), **bounds}
 
 
-def main_table(results: Results) -> Table:
-    """Main results: pair x method, and for each task tokens/s, speedup and tau, with the means."""
-    numbers, tasks = cell_numbers(results), in_order(results.tasks)
+def main_table(results: Results, numbers: pd.DataFrame) -> Table:
+    """Main results: pair x method, and for each task tokens/s, speedup and tau, with the means. `numbers`, here and below,
+    are those of `cell_numbers`."""
+    tasks = in_order(results.tasks)
     columns = ["pair", "method"]
     for name in (*map(title, tasks), "mean"):
         columns += [f"{name} tok/s", "speedup", "τ"]
@@ -96,9 +97,9 @@ def _none() -> list[Text]:
     return [Text("–")] * 3
 
 
-def passes_table(results: Results) -> Table:
+def passes_table(results: Results, numbers: pd.DataFrame) -> Table:
     """Draft and target passes, and drafts that were wasted."""
-    numbers = _sorted(cell_numbers(results), results)
+    numbers = _sorted(numbers, results)
     columns = ["pair", "task", "method", "new tokens", "target passes", "draft passes", "drafted", "accepted", "wasted"]
     columns += ["per step", "τ"]
     rows = [
@@ -119,20 +120,34 @@ def passes_table(results: Results) -> Table:
     return Table("passes", "Draft and target passes", columns, rows, numbers, notes)
 
 
-def time_table(results: Results) -> Table:
+def time_table(results: Results, numbers: pd.DataFrame) -> Table:
     """Where the time goes, and the share of pre-verification."""
-    numbers = _sorted(cell_numbers(results), results)
+    numbers = _sorted(numbers, results)
     published = claims()["preverify"]
-    columns = ["pair", "task", "method", "prefill, of wall time", "draft", "pre-verification", "verify", "other"]
+    columns = [
+        "pair",
+        "task",
+        "method",
+        "tok/s",
+        "decode tok/s",
+        "prefill, of wall time",
+        "draft",
+        "pre-verification",
+        "verify",
+        "other",
+    ]
     rows = [
         [
-            *map(Text, (row.pair, title(row.task), row.method, percent(row.prefill_share))),
+            *map(Text, (row.pair, title(row.task), row.method)),
+            *(Text(number(speed, 1)) for speed in (row.tokens_per_s, row.decode_tokens_per_s)),
+            Text(percent(row.prefill_share)),
             *(Text(percent(share, 1)) for share in (row.draft_share, row.preverify_share)),
             *(Text(percent(share, 1)) for share in (row.verify_share, row.other_share)),
         ]
         for row in numbers.itertuples()
     ]
     notes = [
+        "tok/s: prefill included; decode tok/s: new tokens / decode time, prefill left out.",
         "draft, pre-verification (every policy's questions), verify, other: shares of decode time, which they make up.",
         f"The paper: {published['value']:g} {published['unit']} in pre-verification ({published['setting']}).",
         *run_notes(results),

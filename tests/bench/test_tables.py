@@ -89,8 +89,9 @@ def test_passes_and_times_are_recomputed_from_the_samples(tables, parquet):
             f"{own.new_tokens / own.steps:.2f}",
         ]
     for row in tables["time"].rows:
-        _, task, method, prefill, *shares = (cell.text for cell in row)
+        _, task, method, speed, decode, prefill, *shares = (cell.text for cell in row)
         own = total.loc[titles[task], method]
+        assert (speed, decode) == (f"{own.new_tokens / own.wall_s:.1f}", f"{own.new_tokens / own.decode_s:.1f}")
         assert prefill == f"{100 * own.prefill_s / own.wall_s:.0f} %"
         assert shares == [
             f"{100 * own[p] / own.decode_s:.1f} %" for p in ("draft_s", "preverify_s", "verify_s", "other_s")
@@ -119,8 +120,14 @@ def test_the_oracle_table_is_recomputed_from_the_replay(tables, parquet):
                 assert label == "oracle" or f"({100 * share:.0f} %)" in text
 
 
-def test_ablations_show_variants_beside_the_method_and_no_grid(tables):
-    assert [row[2].text for row in tables["ablations"].rows] == ["ar", "best fixed", "pacer", "rho-1", "oracle"]
+def test_ablations_show_variants_beside_the_method_and_no_grid(tables, parquet):
+    rows = {row[2].text: row[-1].text for row in tables["ablations"].rows}
+    assert list(rows) == ["ar", "best fixed", "pacer", "rho-1", "oracle"]
+    total = (
+        parquet["replay"].query("costs == 'tiny on cpu'").groupby(["task", "method"])[["new_tokens", "decode_s"]].sum()
+    )
+    speed = (total.new_tokens / total.decode_s).unstack()
+    assert rows["rho-1"].startswith(f"pacer × {(speed['rho-1'] / speed['pacer']).mean():.2f} [") and rows["pacer"] == ""
 
 
 def test_the_published_numbers_stand_beside_ours_with_both_settings(tables, parquet):
