@@ -32,6 +32,8 @@ def report(folder: RunFolder) -> str:
 
 def provenance(info: dict[str, Any], settings: bool = True) -> list[str]:
     """Pair, data, settings and machine of a run: lines of text from its run.json."""
+    if "imported" in info:
+        return _imported(info)
     config, machine = info["config"], info["environment"]
     lines = []
     for name, pair in info["pairs"].items():
@@ -48,6 +50,16 @@ def provenance(info: dict[str, Any], settings: bool = True) -> list[str]:
         *[f"Settings of {name} from {source}" for name, source in config.get("params_source", {}).items()],
         f"Device: {describe_device(config['placement']['device'], machine)}; {decoding}; "
         f"at most {config['max_new_tokens']} new tokens; repeats: {config['repeat']}",
+    ]
+
+
+def _imported(info: dict[str, Any]) -> list[str]:
+    """Of a run that was made from another harness's files, which name no models, settings or machine."""
+    data = "; ".join(f"{name}: {task['samples']} samples from {task['source']}" for name, task in info["tasks"].items())
+    return [
+        f"Pair: {', '.join(info['pairs'])}; models, settings and machine are not in the files",
+        f"Data: {data}",
+        f"By that harness's definitions: {'; '.join(info['imported']['definitions'])}",
     ]
 
 

@@ -65,9 +65,14 @@ def add_import(verb) -> None:
         "files",
         nargs="+",
         metavar="[LABEL=]FILE",
-        help="Spec-Bench's answer files, one per method (label: the file's name)",
+        help="Spec-Bench's answer files of one question set, one per method (label: the model id, less what all begin with)",
     )
-    verb.add_argument("--baseline", metavar="LABEL", help="the file of autoregressive decoding; it becomes ar")
+    verb.add_argument(
+        "--baseline", metavar="LABEL", help="the file of autoregressive decoding; it becomes ar (default: ar, if any)"
+    )
+    verb.add_argument(
+        "--pair", metavar="NAME", help="name for the models (default: what all model ids begin with, and -imported)"
+    )
     verb.add_argument(
         "--out", type=Path, default=Path("results"), metavar="DIR", help="folder for the run (default: results/)"
     )

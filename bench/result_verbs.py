@@ -38,9 +38,9 @@ def do_export(args: argparse.Namespace) -> tuple[int, str]:
 
 
 def do_import(args: argparse.Namespace) -> tuple[int, str]:
-    from bench.spec_bench import import_answers
+    from bench.spec_bench import import_answers, parse_files
 
-    return 0, import_answers(args.files, args.baseline, args.out)
+    return 0, import_answers(parse_files(args.files), args.baseline, args.out, args.pair)
 
 
 DO: dict[str, Callable[[argparse.Namespace], tuple[int, str]]] = {

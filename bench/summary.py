@@ -70,7 +70,7 @@ def render(summary: pd.DataFrame) -> str:
                 "task": row.task,
                 "method": row.method,
                 "tok/s": f"{row.tokens_per_s:.1f}",
-                "decode": f"{row.decode_tokens_per_s:.1f}",
+                "decode": number(row.decode_tokens_per_s, 1),
                 "speedup [95 %]": interval(row),
                 "tok/pass": f"{row.tokens_per_target_forward:.2f}",
                 "accepted": percent(row.acceptance_rate),
@@ -105,6 +105,11 @@ def interval(row) -> str:
 def percent(share: float, digits: int = 0) -> str:
     """ "61 %"; a dash for NaN."""
     return f"{100 * share:.{digits}f} %" if share == share else "–"
+
+
+def number(value: float, digits: int) -> str:
+    """ "1.53"; a dash for NaN."""
+    return f"{value:.{digits}f}" if value == value else "–"
 
 
 def count(value: float) -> str:

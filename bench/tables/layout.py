@@ -23,10 +23,6 @@ def title(task: str) -> str:
     return TITLES.get(task, task)
 
 
-def number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if value == value else DASH
-
-
 def interval(value: float, low: float, high: float) -> str:
     """ "1.53 [1.35, 1.75]"; a dash where there is no value, no bounds where there was one sample."""
     if value != value:

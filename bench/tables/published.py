@@ -9,7 +9,8 @@ import pandas as pd
 
 from bench.replay_table import BEST_FIXED, ORACLE, replay_summary
 from bench.results import Results
-from bench.tables.layout import DASH, number, run_notes, title
+from bench.summary import number
+from bench.tables.layout import DASH, run_notes, title
 from bench.tables.table import Table, Text
 
 

@@ -5,8 +5,8 @@ import pandas as pd
 from bench.replay_table import BEST_FIXED, ORACLE, notes, replay_summary
 from bench.results import Results
 from bench.stats import mean_speedup
-from bench.summary import percent
-from bench.tables.layout import DASH, INTERVALS, best, bold_if, in_order, interval, number, title
+from bench.summary import number, percent
+from bench.tables.layout import DASH, INTERVALS, best, bold_if, in_order, interval, title
 from bench.tables.table import Table, Text
 from methods import METHODS
 

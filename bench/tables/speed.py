@@ -4,8 +4,8 @@ import pandas as pd
 
 from bench.results import Cell, Results
 from bench.stats import Estimate, mean_speedup, ratio
-from bench.summary import count, line, percent
-from bench.tables.layout import INTERVALS, best, bold_if, in_order, interval, number, run_notes, title
+from bench.summary import count, line, number, percent
+from bench.tables.layout import INTERVALS, best, bold_if, in_order, interval, run_notes, title
 from bench.tables.published import claims
 from bench.tables.table import Table, Text
 
@@ -38,8 +38,9 @@ def main_table(results: Results, numbers: pd.DataFrame) -> Table:
         rows += _main_rows(own, pair_means, tasks)
         means.append(pair_means)
     notes = [
-        "tok/s: new tokens / wall time, prefill included. speedup: that of the method over that of ar, on the same samples, "
-        "interleaved in one process. τ: new tokens / target passes (the target's own token of each step is counted).",
+        "tok/s: new tokens / wall time, prefill included. speedup: that of the method over that of ar, on the same samples"
+        + ("." if any("imported" in run.info for run in results.runs) else ", interleaved in one process."),
+        "τ: new tokens / target passes (the target's own token of each step is counted).",
         "mean: over the tasks; of speedups the arithmetic mean.",
         INTERVALS,
         *run_notes(results, settings=True),
