@@ -1,4 +1,7 @@
-"""One look for all figures, in print and on the page: a colour and a marker per method, safe for colour-blind readers."""
+"""One look for all figures, in print and on the page: a colour and marker per method, safe for colour-blind readers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from methods import METHODS
 
@@ -20,6 +23,23 @@ COLOURS = {
 }
 _OTHERS = ("#0072b2", "#d55e00", "#56b4e9", "#009e73")
 _MARKERS = "osD^vP<X>*hd"
+_DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (7, 2)), (0, (3, 1, 1, 1, 1, 1)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method's rows are drawn; variants of a method share its colour, and differ in the rest."""
+
+    colour: str
+    marker: str
+    dash: tuple
+    hollow: bool = False
+
+    @property
+    def points(self) -> dict:
+        """Keyword arguments of `Axes.plot` for markers."""
+        face = "white" if self.hollow else self.colour
+        return {"marker": self.marker, "markerfacecolor": face, "markeredgecolor": self.colour, "markeredgewidth": 0.9}
 
 
 def colour(label: str, method: str | None = None) -> str:
@@ -35,3 +55,17 @@ def marker(label: str, method: str | None = None) -> str:
     names = [*COLOURS, *(name for name in METHODS if name not in COLOURS)]
     name = label if label in names else method
     return _MARKERS[(names.index(name) if name in names else 0) % len(_MARKERS)]
+
+
+def looks(methods: Mapping[str, str]) -> dict[str, Look]:
+    """A look for each label, given label -> the registry's name of its method: no two alike, as far as they reach."""
+    found: dict[str, Look] = {}
+    seen: dict[str, int] = {}
+    for label, method in sorted(methods.items(), key=lambda item: item[0] != item[1]):  # a method itself comes first
+        number = seen[method] = seen.get(method, -1) + 1
+        own = marker(label, method)
+        place = (_MARKERS.index(own) + number // 2) % len(_MARKERS)
+        found[label] = Look(
+            colour(label, method), _MARKERS[place], _DASHES[number % len(_DASHES)], hollow=number % 2 == 1
+        )
+    return {label: found[label] for label in methods}
