@@ -10,7 +10,7 @@ from bench.errors import BenchError
 from bench.results import Results
 from bench.store import atomic
 from bench.tables.published import published_table
-from bench.tables.replays import ablation_table, oracle_table
+from bench.tables.replays import ablation_table, oracle_table, replay_lines
 from bench.tables.speed import cell_numbers, main_table, passes_table, time_table
 from bench.tables.table import FORMATS, Table, Text
 
@@ -29,12 +29,12 @@ _NO_ABLATION = (
 def build_tables(results: Results) -> list[Table]:
     """All tables that the results allow, in order; `missing_tables` says why others are not there."""
     tables: list[Table | None] = []
-    numbers = cell_numbers(results)
+    numbers, lines = cell_numbers(results), replay_lines(results)
     if results.cells:
         tables += [main_table(results, numbers), passes_table(results, numbers), time_table(results, numbers)]
-    if not results.replays.empty:
-        tables += [ablation_table(results), oracle_table(results)]
-    tables.append(published_table(results, numbers))
+    if not lines.empty:
+        tables += [ablation_table(results, lines), oracle_table(results, lines)]
+    tables.append(published_table(results, numbers, lines))
     return [table for table in tables if table is not None]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.replay_table import BEST_FIXED, ORACLE, replay_summary
+from bench.replay_table import BEST_FIXED, ORACLE
 from bench.results import Results
 from bench.summary import number
 from bench.tables.layout import DASH, run_notes, title
@@ -25,10 +25,10 @@ def claims() -> dict[str, dict[str, Any]]:
     return {claim["name"]: claim for claim in published()["claims"]}
 
 
-def published_table(results: Results, numbers: pd.DataFrame) -> Table:
+def published_table(results: Results, numbers: pd.DataFrame, lines: pd.DataFrame) -> Table:
     """Claims of the paper with its setting, and the same quantities here, measured (`numbers`: one row per pair, task and
-    method) and by replay, with theirs."""
-    found = [row for claim in published()["claims"] for row in _rows(claim, results, numbers)]
+    method) and by replay (`lines`: one per pair, costs, task and method), with theirs."""
+    found = [row for claim in published()["claims"] for row in _rows(claim, numbers, lines)]
     columns = ["claim", "paper", "its setting", "here", "setting here"]
     rows = [[Text(str(row[column])) for column in columns] for row in found]
     notes = [
@@ -42,8 +42,8 @@ def published_table(results: Results, numbers: pd.DataFrame) -> Table:
     )
 
 
-def _rows(claim: dict[str, Any], results: Results, numbers: pd.DataFrame) -> list[dict]:
-    found = _measured(claim["name"], numbers) + _replayed(claim["name"], results)
+def _rows(claim: dict[str, Any], numbers: pd.DataFrame, lines: pd.DataFrame) -> list[dict]:
+    found = _measured(claim["name"], numbers) + _replayed(claim["name"], lines)
     return [
         {
             "claim": claim["text"],
@@ -87,13 +87,12 @@ def _range(low: float, high: float) -> str:
     return f"{100 * low:.1f} to {100 * high:.1f} % of decode time"
 
 
-def _replayed(name: str, results: Results) -> list[tuple[float, str]]:
+def _replayed(name: str, lines: pd.DataFrame) -> list[tuple[float, str]]:
     """(value, setting) per pair and costs, from replays."""
-    if results.replays.empty or name == "preverify":
+    if lines.empty or name == "preverify":
         return []
-    table = replay_summary(results.replays[~results.replays.costs.str.contains("@", regex=False)])
     found = []
-    for (pair, costs), rows in table.groupby(["pair", "costs"], sort=False):
+    for (pair, costs, _), rows in lines.groupby(["pair", "costs", "ratio"], sort=False):
         by = rows.pivot(index="task", columns="method", values="speedup")
         if name == "pacer-ouroboros":
             by = by[by.index == "gsm8k"]

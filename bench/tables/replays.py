@@ -11,82 +11,90 @@ from bench.tables.table import Table, Text
 from methods import METHODS
 
 
-def oracle_table(results: Results) -> Table:
-    """Gain of an oracle of draft lengths over the best fixed length, and the share of it that each method reaches."""
-    table = _summary(results, lambda label, about: label in METHODS)
+_BOUNDS = ("ar", BEST_FIXED, ORACLE)
+
+
+def replay_lines(results: Results) -> pd.DataFrame:
+    """A line per pair, costs, task and method of replays, with the registry's name `base` of the method: rows of grids and
+    draft costs that were made up for a curve are left out. Empty without replays."""
+    if results.replays.empty:
+        return pd.DataFrame()
+    rows = results.replays[~results.replays.costs.str.contains("@", regex=False)]
+    keys = rows[["pair", "task", "method"]].drop_duplicates().itertuples(index=False, name=None)
+    about = {key: results.replayed(*key) for key in keys}
+    grid = {key for key, value in about.items() if value.get("grid")}
+    rows = rows[[key not in grid for key in zip(rows.pair, rows.task, rows.method, strict=True)]]
+    nested: dict = {}
+    for (pair, task, label), value in about.items():
+        nested.setdefault(pair, {}).setdefault(task, {})[label] = value
+    lines = replay_summary(rows, nested)
+    keys = zip(lines.pair, lines.task, lines.method, strict=True)
+    return lines.assign(base=[about.get(key, {}).get("method", key[2]) for key in keys])
+
+
+def oracle_table(results: Results, lines: pd.DataFrame) -> Table:
+    """Gain of an oracle of draft lengths over the best fixed length, and the share of it that each method reaches. `lines`,
+    here and below, are `replay_lines`."""
+    own = lines[lines.method.isin([*METHODS, *_BOUNDS])]
     return _table(
-        results, table, "oracle", "Oracle of draft lengths: the gain, and the share of it that each method reaches"
+        results, own, "oracle", "Oracle of draft lengths: the gain, and the share of it that each method reaches"
     )
 
 
-def ablation_table(results: Results) -> Table | None:
+def ablation_table(results: Results, lines: pd.DataFrame) -> Table | None:
     """Rows of a method that change a part of it, under the method itself; None where no replay has any."""
-    variants = _summary(results, lambda label, about: label not in METHODS and not about.get("grid"))
-    variants = variants[~variants.method.isin(["ar", BEST_FIXED, ORACLE])]
+    variants = lines[~lines.method.isin([*METHODS, *_BOUNDS])]
     if variants.empty:
         return None
-    kinds = {results.replayed(row.pair, row.task, row.method).get("method") for row in variants.itertuples()}
-    lines = _summary(results, lambda label, about: not about.get("grid") and about.get("method") in kinds | {"ar"})
-    beside = {
-        (row.pair, row.costs, row.method): _beside(results, row)
-        for row in variants.drop_duplicates(["pair", "costs", "method"]).itertuples()
-    }
-    return _table(results, lines, "ablations", "Ablations: one part changed, by replay", beside)
+    beside = {_place(row): _beside(results, row) for row in variants.drop_duplicates(_PLACE).itertuples()}
+    own = lines[lines.base.isin(variants.base) | lines.method.isin(_BOUNDS)]
+    return _table(results, own, "ablations", "Ablations: one part changed, by replay", beside)
+
+
+_PLACE = ["pair", "costs", "ratio", "method"]
+
+
+def _place(row) -> tuple:
+    return tuple(getattr(row, name) for name in _PLACE)
 
 
 def _beside(results: Results, row) -> str:
     """ "pacer × 0.97 [0.96, 0.98]": the speed of a variant over that of the method that it changes, the mean over tasks."""
-    rows = results.replays[(results.replays.pair == row.pair) & (results.replays.costs == row.costs)]
+    rows = results.replays
+    rows = rows[(rows.pair == row.pair) & (rows.costs == row.costs) & (rows.ratio == row.ratio)]
     rows = rows.assign(wall_s=rows.decode_s)
-    method = results.replayed(row.pair, row.task, row.method)["method"]
-    own, base = rows[rows.method == row.method], rows[rows.method == method]
+    own, base = rows[rows.method == row.method], rows[rows.method == row.base]
     tasks = [task for task in dict.fromkeys(own.task) if task in set(base.task)]
     if not tasks:
         return DASH
     mean = mean_speedup([(own[own.task == task], base[base.task == task]) for task in tasks])
-    return f"{method} × {interval(mean.value, mean.low, mean.high)}"
+    return f"{row.base} × {interval(mean.value, mean.low, mean.high)}"
 
 
-def _summary(results: Results, keep) -> pd.DataFrame:
-    """The lines of replays under their own costs (draft costs that were made up for a curve left out), of the labels that
-    `keep(label, about)` keeps, and of the bounds."""
-    rows = results.replays[~results.replays.costs.str.contains("@", regex=False)]
-    about = {
-        key: results.replayed(*key)
-        for key in rows[["pair", "task", "method"]].drop_duplicates().itertuples(index=False, name=None)
-    }
-    kept = {key: keep(key[2], value) for key, value in about.items()}
-    places = pd.MultiIndex.from_frame(rows[["pair", "task", "method"]])
-    rows = rows[(rows.kind != "method") | (rows.method == "ar") | places.map(kept)]
-    by_task: dict = {}
-    for (pair, task, label), value in about.items():
-        by_task.setdefault(pair, {}).setdefault(task, {})[label] = value
-    return replay_summary(rows, by_task)
-
-
-def _table(results: Results, table: pd.DataFrame, name: str, heading: str, beside: dict | None = None) -> Table:
-    """`beside`: what stands in a last column, by pair, costs and method."""
-    tasks = in_order(table.task)
+def _table(results: Results, lines: pd.DataFrame, name: str, heading: str, beside: dict | None = None) -> Table:
+    """`beside`: what stands in a last column, by pair, costs, ratio and method."""
+    tasks = in_order(lines.task)
     columns = ["pair", "costs", "method", *map(title, tasks), "mean share of the oracle's gain", "τ"]
     columns += ["speed beside the method itself"] if beside else []
-    rows = []
-    for (pair, costs), group in table.groupby(["pair", "costs"], sort=False):
+    rows, below = [], []
+    about = {(entry["name"], entry["ratio"]): entry for log in results.replay_logs for entry in log.info["costs"]}
+    for (_, costs, ratio), group in lines.groupby(["pair", "costs", "ratio"], sort=False):
         bold = {task: _bold(group[group.task == task]) for task in tasks}
         for label in dict.fromkeys(group.method):
-            own = group[group.method == label].set_index("task")
-            cells = [bold_if(_cell(own, task, label), label in bold[task]) for task in tasks]
-            taus = [number(own.tokens_per_target_forward.get(task, float("nan")), 2) for task in tasks]
-            share = Text(percent(own.oracle_share.mean()) if label not in ("ar", BEST_FIXED, ORACLE) else "")
-            last = [Text(beside.get((pair, costs, label), ""))] if beside else []
-            rows.append([Text(pair), Text(costs), Text(label), *cells, share, Text(" / ".join(taus)), *last])
-    costs = {entry["name"]: entry for log in reversed(results.replay_logs) for entry in log.info["costs"]}
-    below = [
-        note
-        for each in dict.fromkeys(table.costs)
-        for note in notes(table[table.costs == each], costs[each]).split("\n")
-    ]
+            own = group[group.method == label]
+            last = [Text((beside or {}).get(_place(own.iloc[0]), ""))] if beside else []
+            rows.append([*_row(own.set_index("task"), label, tasks, bold), *last])
+        below += notes(group, about[costs, ratio]).split("\n")
     where = "Replays: " + ", ".join(dict.fromkeys(results.replays.replay))
-    return Table(name, heading, columns, rows, table, [*dict.fromkeys(below), INTERVALS, where])
+    return Table(name, heading, columns, rows, lines, [*dict.fromkeys(below), INTERVALS, where])
+
+
+def _row(own: pd.DataFrame, label: str, tasks: list[str], bold: dict[str, set[str]]) -> list[Text]:
+    cells = [bold_if(_cell(own, task, label), label in bold[task]) for task in tasks]
+    taus = [number(own.tokens_per_target_forward.get(task, float("nan")), 2) for task in tasks]
+    share = "" if label in _BOUNDS else percent(own.oracle_share.mean())
+    first = own.iloc[0]
+    return [*map(Text, (first.pair, first.costs, label)), *cells, Text(share), Text(" / ".join(taus))]
 
 
 def _bold(group: pd.DataFrame) -> set[str]:

@@ -59,7 +59,7 @@ class Table:
 
     def html(self) -> str:
         """A <figure> with the table; the page brings the style."""
-        head = "".join(f"<th>{html.escape(column)}</th>" for column in self.columns)
+        head = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in self.columns)
         body = "\n".join("<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in self.rows)
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return (
