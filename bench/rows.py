@@ -11,6 +11,7 @@ from methods import Decoded
 from methods.phrases.pool import PoolUse
 
 _PARTS = ("draft_s", "preverify_s", "verify_s")
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a character whose last token is still to come
 _CONTEXT = 8  # tokens before a token that its text may depend on
 
 
@@ -99,11 +100,11 @@ def token_texts(tokenizer, before: Sequence[int], tokens: Sequence[int]) -> list
     take several tokens, the last of which then has its text."""
     read = list(before[-_CONTEXT:])
     decode = partial(tokenizer.decode, clean_up_tokenization_spaces=False)
-    shown, texts = decode(read), []
+    shown, texts = decode(read).rstrip(_UNFINISHED), []
     for token in tokens:
         read.append(token)
         text = decode(read)
-        whole = not text.endswith("\N{REPLACEMENT CHARACTER}")
+        whole = not text.endswith(_UNFINISHED)
         texts.append(text[len(shown) :] if whole else "")
         shown = text if whole else shown
     return texts
