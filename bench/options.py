@@ -142,7 +142,10 @@ def add_run(verbs) -> None:
 
 def _add_data_dir(group) -> None:
     group.add_argument(
-        "--data-dir", metavar="DIR", default=os.environ.get("BENCH_DATA"), help="folder with data files ($BENCH_DATA)"
+        "--data-dir",
+        metavar="DIR",
+        default=os.environ.get("BENCH_DATA"),
+        help="folder with data files, or builtin: only what ships ($BENCH_DATA)",
     )
 
 

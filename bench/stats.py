@@ -1,6 +1,6 @@
 """Ratios over samples, and their confidence intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ def speedup(method: pd.DataFrame, baseline: pd.DataFrame) -> Estimate:
 
     Both frames hold rows of samples.parquet of one pair and task. Repeats of a sample are added up; the interval is a
     paired percentile bootstrap over samples, 10 000 resamples, fixed seed, its percentiles moved out for the number of
-    samples (`_level`).
+    samples (`level`).
 
     Raises:
         ValueError: the two hold different samples.
@@ -33,7 +33,7 @@ def speedup(method: pd.DataFrame, baseline: pd.DataFrame) -> Estimate:
     value = float(_ratio(*data))
     if len(data[0]) < 2:
         return Estimate(value, float("nan"), float("nan"))
-    return Estimate(value, *_interval(_resampled(data, SEED), len(data[0])))
+    return Estimate(value, *interval(_resampled(data, SEED), len(data[0])))
 
 
 def ratio(frame: pd.DataFrame, top: str, bottom: str) -> Estimate:
@@ -60,7 +60,7 @@ def mean_speedup(cells: Sequence[tuple[pd.DataFrame, pd.DataFrame]]) -> Estimate
     if smallest < 2:
         return Estimate(value, float("nan"), float("nan"))
     means = np.mean([_resampled(data, SEED + number) for number, data in enumerate(tasks)], axis=0)
-    return Estimate(value, *_interval(means, smallest))
+    return Estimate(value, *interval(means, smallest))
 
 
 def _paired(method: pd.DataFrame, baseline: pd.DataFrame) -> tuple[np.ndarray, ...]:
@@ -72,18 +72,24 @@ def _paired(method: pd.DataFrame, baseline: pd.DataFrame) -> tuple[np.ndarray, .
 
 
 def _resampled(data: tuple[np.ndarray, ...], seed: int) -> np.ndarray:
-    """The ratio of each resample: (RESAMPLES,)."""
-    options = dict(paired=True, vectorized=True, n_resamples=RESAMPLES, method="percentile")
-    return bootstrap(data, _ratio, rng=np.random.default_rng(seed), **options).bootstrap_distribution
+    return resampled(data, _ratio, seed=seed)
 
 
-def _interval(ratios: np.ndarray, samples: int) -> tuple[float, float]:
-    level = _level(samples)
-    low, high = np.quantile(ratios, [level, 1 - level])
+def resampled(
+    data: Sequence[np.ndarray], statistic: Callable, paired=True, resamples=RESAMPLES, seed=SEED
+) -> np.ndarray:
+    """A statistic, vectorised over `axis`, of each resample of some arrays: (resamples,). `paired`: drawn together."""
+    options = dict(paired=paired, vectorized=True, n_resamples=resamples, method="percentile")
+    return bootstrap(data, statistic, rng=np.random.default_rng(seed), **options).bootstrap_distribution
+
+
+def interval(values: np.ndarray, samples: int) -> tuple[float, float]:
+    """The 95 % interval that resamples of so many samples give."""
+    low, high = np.quantile(values, [level(samples), 1 - level(samples)])
     return float(low), float(high)
 
 
-def _level(samples: int) -> float:
+def level(samples: int) -> float:
     """The lower percentile of an interval. Percentiles of a bootstrap of n samples are too narrow, by the factor
     sqrt((n - 1) / n) and as a normal distribution is narrower than Student's t; this moves them out by both ("expanded
     percentile", Hesterberg 2015, arXiv 1411.5279)."""
