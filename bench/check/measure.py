@@ -25,7 +25,7 @@ from bench.store import RunFolder
 from tasks.sources import BUILTIN
 
 _TASKS = ("gsm8k", "humaneval")
-_METHODS = ("ar", "sd", "confidence", "pacer", "ouroboros", "pacer-ouroboros")
+_METHODS = ("ar", "sd", "pacer", "ouroboros", "pacer-ouroboros")
 
 
 def default_set(name: str) -> FixedSet:
@@ -39,7 +39,7 @@ def default_set(name: str) -> FixedSet:
         pair={key: value for key, value in asdict(spec).items() if key != "summary"},
         tasks=list(_TASKS),
         methods=[_written_out(config, entry) for entry in methods],
-        limit=4,
+        limit=3,
         max_new_tokens=24,
         repeat=2,
         seed=0,
