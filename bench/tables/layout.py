@@ -1,6 +1,7 @@
 """What tables share: order and names of tasks, text of numbers, what is bold, and the notes below."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -54,12 +55,16 @@ def run_notes(results: Results, settings: bool = False) -> list[str]:
 
 
 def _versions(run: Run) -> str:
-    environment = run.info["environment"]
+    return f"{versions(run.info['environment'])}; seed {run.info['config']['seed']}"
+
+
+def versions(environment: Mapping[str, Any]) -> str:
+    """ "Versions: torch 2.13.0, ..., Python 3.11.7; commit 4e583502fc" of the `environment` of a run.json or replay.json."""
     libraries = environment.get("libraries") or {}
-    names = ", ".join(f"{name} {libraries[name]}" for name in ("torch", "transformers") if libraries.get(name))
+    names = [f"{name} {libraries[name]}" for name in ("torch", "transformers") if libraries.get(name)]
     commit = str(environment.get("git_commit") or "unknown")
     short = commit[:10] + ("+changes" if commit.endswith("+changes") else "")
-    return f"Versions: {names}, Python {environment.get('python')}; commit {short}; seed {run.info['config']['seed']}"
+    return f"Versions: {', '.join([*names, 'Python ' + str(environment.get('python'))])}; commit {short}"
 
 
 INTERVALS = (

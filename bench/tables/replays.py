@@ -6,7 +6,7 @@ from bench.replay_table import BEST_FIXED, ORACLE, notes, replay_summary
 from bench.results import Results
 from bench.stats import mean_speedup
 from bench.summary import number, percent
-from bench.tables.layout import DASH, INTERVALS, best, bold_if, in_order, interval, title
+from bench.tables.layout import DASH, INTERVALS, best, bold_if, in_order, interval, title, versions
 from bench.tables.table import Table, Text
 from methods import METHODS
 
@@ -85,8 +85,22 @@ def _table(results: Results, lines: pd.DataFrame, name: str, heading: str, besid
             last = [Text((beside or {}).get(_place(own.iloc[0]), ""))] if beside else []
             rows.append([*_row(own.set_index("task"), label, tasks, bold), *last])
         below += notes(group, about[costs, ratio]).split("\n")
-    where = "Replays: " + ", ".join(dict.fromkeys(results.replays.replay))
-    return Table(name, heading, columns, rows, lines, [*dict.fromkeys(below), INTERVALS, where])
+    return Table(name, heading, columns, rows, lines, [*dict.fromkeys(below), INTERVALS, *_made_with(results, about)])
+
+
+def _made_with(results: Results, costs: dict) -> list[str]:
+    """Precision of the models that were priced, settings, versions and names of the replays."""
+    lines: dict[str, None] = {}
+    for entry in costs.values():
+        known = entry["about"]
+        if "target_dtype" in known:
+            precision = f"{known['target']} ({known['target_dtype']}), draft {known['draft']} ({known['draft_dtype']})"
+            lines[f"Priced: {precision}; traces are greedy, without a seed"] = None
+    for log in results.replay_logs:
+        for pair, source in (log.info.get("params_source") or {}).items():
+            lines[f"Settings of {pair} from {source}"] = None
+        lines[versions(log.info["environment"])] = None
+    return [*lines, "Replays: " + ", ".join(dict.fromkeys(results.replays.replay))]
 
 
 def _row(own: pd.DataFrame, label: str, tasks: list[str], bold: dict[str, set[str]]) -> list[Text]:
