@@ -24,11 +24,12 @@ def title(task: str) -> str:
     return TITLES.get(task, task)
 
 
-def interval(value: float, low: float, high: float) -> str:
+def interval(value: float, low: float, high: float, digits: int = 2) -> str:
     """ "1.53 [1.35, 1.75]"; a dash where there is no value, no bounds where there was one sample."""
     if value != value:
         return DASH
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]" if low == low else f"{value:.2f}"
+    bounds = f" [{low:.{digits}f}, {high:.{digits}f}]" if low == low else ""
+    return f"{value:.{digits}f}{bounds}"
 
 
 def best(frame: pd.DataFrame, value: str, low: str, high: str) -> set[str]:

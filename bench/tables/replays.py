@@ -59,7 +59,7 @@ def _place(row) -> tuple:
 
 
 def _beside(results: Results, row) -> str:
-    """ "pacer × 0.97 [0.96, 0.98]": the speed of a variant over that of the method that it changes, the mean over tasks."""
+    """ "pacer × 0.970 [0.965, 0.976]": the speed of a variant over that of the method that it changes, the mean over tasks."""
     rows = results.replays
     rows = rows[(rows.pair == row.pair) & (rows.costs == row.costs) & (rows.ratio == row.ratio)]
     rows = rows.assign(wall_s=rows.decode_s)
@@ -68,7 +68,7 @@ def _beside(results: Results, row) -> str:
     if not tasks:
         return DASH
     mean = mean_speedup([(own[own.task == task], base[base.task == task]) for task in tasks])
-    return f"{row.base} × {interval(mean.value, mean.low, mean.high)}"
+    return f"{row.base} × {interval(mean.value, mean.low, mean.high, digits=3)}"
 
 
 def _table(results: Results, lines: pd.DataFrame, name: str, heading: str, beside: dict | None = None) -> Table:
