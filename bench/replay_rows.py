@@ -1,7 +1,7 @@
 """Replays methods under costs, and the two bounds that hindsight gives: rows of replay.parquet."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import fields
 
 import pandas as pd
@@ -58,12 +58,12 @@ def replay_rows(
     return pd.DataFrame(rows)
 
 
-def describe(method: Method) -> str:
-    """The settings that differ from the defaults: "gamma=3"; a trained method's layer is left out."""
+def describe(method: Method, hidden: Container[str] = ("layer",)) -> str:
+    """The settings that differ from the defaults: "gamma=3"; `hidden` ones are left out."""
     changed = [
         f"{f.name}={shown(getattr(method.settings, f.name))}"
         for f in fields(method.settings)
-        if f.name != "layer" and getattr(method.settings, f.name) != f.default
+        if f.name not in hidden and getattr(method.settings, f.name) != f.default
     ]
     return " ".join(changed)
 

@@ -78,16 +78,16 @@ def replay_config(
     check_methods(config)
     for pair in config.pairs:
         find_layers(pair, [config.method(entry, pair.name, task) for entry in config.methods for task in config.tasks])
-    prices = [find_costs(source) for source in costs]
+    prices = list({(price.name, price.ratio): price for price in map(find_costs, costs)}.values())
     frames, methods, lengths = [], {}, {}
-    grid = {entry.label for entry in config.methods if entry.grid}
+    entries = {entry.label: entry for entry in config.methods}
     for pair in config.pairs:
         sets = {task: checked_set(traces, pair, task, split, limit) for task in config.tasks}
         lengths[pair.name] = {task: each.max_new_tokens for task, each in sets.items()}
         load, replays = layer_loader(pair, next(iter(sets.values())).traces[0].hidden.shape[1]), Replays()
         for price in prices:
             rows = {task: _row_methods(config, pair, task, each, price, load) for task, each in sets.items()}
-            methods.setdefault(pair.name, {task: _described(row, grid) for task, row in rows.items()})
+            methods.setdefault(pair.name, {task: _described(row, entries) for task, row in rows.items()})
             frames.append(replay_rows(rows, sets, price, replays))
     names = dict.fromkeys(entry.method if entry.grid else entry.label for entry in config.methods)
     log = ReplayLog.write(
@@ -121,19 +121,20 @@ def _row_methods(config: RunConfig, pair: PairSpec, task: str, traces: TraceSet,
     }
 
 
-def _described(methods: Mapping[str, Method], grid: set[str]) -> dict[str, dict]:
+def _described(methods: Mapping[str, Method], entries: Mapping[str, MethodEntry]) -> dict[str, dict]:
     """For replay.json: name, settings, what differs from the defaults, whether drafts hold phrases, and whether the row is
-    one of a grid's."""
-    return {
-        label: {
+    one of a grid's. A `cost` that follows from the replay's costs is left out, as it differs between them."""
+    described = {}
+    for label, method in methods.items():
+        derived = {"cost"} - set(entries[label].settings)
+        described[label] = {
             "method": method.name,
-            "settings": asdict(method.settings),
-            "about": describe(method),
+            "settings": {name: value for name, value in asdict(method.settings).items() if name not in derived},
+            "about": describe(method, hidden={"layer", *derived}),
             "phrases": method.spec.drafter is PhraseDrafter,
-            "grid": label in grid,
+            "grid": entries[label].grid,
         }
-        for label, method in methods.items()
-    }
+    return described
 
 
 def costs_info(costs: Costs) -> dict:

@@ -13,13 +13,13 @@ BEST_FIXED, ORACLE = "best fixed", "oracle"
 
 
 def replay_summary(rows: pd.DataFrame, methods: Mapping[str, Any] | None = None) -> pd.DataFrame:
-    """One line per pair, costs, task and method of rows of replay.parquet, names and definitions as in DESIGN §4; of the
+    """One line per pair, costs, split, task and method of rows of replay.parquet, names and definitions as in DESIGN §4; of the
     fixed draft lengths only the fastest, as `BEST_FIXED`. `methods`: pair -> task -> label -> its `about` text and
     whether it drafts `phrases`, which the oracle's drafts have not."""
     lines = []
-    for (pair, costs, ratio, task), group in rows.groupby(["pair", "costs", "ratio", "task"], sort=False):
-        about = (methods or {}).get(pair, {}).get(task, {})
-        lines += _task_lines(group, about, {"pair": pair, "costs": costs, "ratio": ratio, "task": task})
+    for key, group in rows.groupby(["pair", "costs", "ratio", "split", "task"], sort=False):
+        named = dict(zip(("pair", "costs", "ratio", "split", "task"), key, strict=True))
+        lines += _task_lines(group, (methods or {}).get(named["pair"], {}).get(named["task"], {}), named)
     return pd.DataFrame(lines)
 
 
@@ -31,7 +31,6 @@ def _task_lines(group: pd.DataFrame, about: Mapping[str, Any], key: dict) -> lis
     lines = [
         {
             **key,
-            "split": group.split.iloc[0],
             "method": label,
             "settings": f"gamma={best}" if label == BEST_FIXED else about.get(label, {}).get("about", ""),
             **_numbers(frames[label]),
@@ -99,10 +98,6 @@ def render(table: pd.DataFrame, unit: str) -> str:
 
 def notes(table: pd.DataFrame, costs: Mapping[str, Any]) -> str:
     """Definitions, and what the numbers of a table were made from; `costs` as in replay.json."""
-    counts = ", ".join(f"{task} {group.samples.iloc[0]}" for task, group in table.groupby("task", sort=False))
-    about = costs["about"].get("environment", {})
-    machine = ", ".join(str(about[key]) for key in ("gpu", "cpu", "machine") if about.get(key))
-    threads = f", {about['threads']} threads" if about.get("threads") else ""
     speed = "decode tok/s" if costs["unit"] == "s" else "tok/cost: tokens per cost of a target pass. tok/s"
     owner = costs["about"].get("pair")
     foreign = owner is not None and any(table.pair != owner)
@@ -110,13 +105,28 @@ def notes(table: pd.DataFrame, costs: Mapping[str, Any]) -> str:
         (
             *([f"Note: these costs were measured for the pair {owner}."] if foreign else []),
             "Replay of recorded drafts, greedy, decoding only: prefill is left out of times and speedups.",
-            f"{speed} and speedup follow from counted steps and the costs '{costs['name']}' (a draft pass costs "
-            f"{costs['ratio']:.3g} target passes)" + (f", measured on {machine}{threads}." if machine else "."),
+            f"{speed} and speedup follow from counted steps and {priced(costs)}.",
             "tok/pass: tokens per target pass. accepted: of those drafted. target, draft: passes after prefill.",
             "preverify: the policy's questions, of decode time. Intervals: paired bootstrap over samples.",
             f"{BEST_FIXED}: the fastest fixed draft length on these very samples.",
             f"{ORACLE}: on each step the draft length with the most progress per cost, in hindsight.",
             "of oracle's gain: (speedup - best fixed) / (oracle - best fixed); its drafts have no phrases.",
-            f"Samples: {counts}; {', '.join(table.split.unique())} split.",
+            samples(table),
         )
     )
+
+
+def priced(costs: Mapping[str, Any]) -> str:
+    """Which costs, and where they come from."""
+    about = costs["about"].get("environment") or {}
+    machine = ", ".join(str(about[key]) for key in ("gpu", "cpu", "machine") if about.get(key))
+    threads = f", {about['threads']} threads" if about.get("threads") else ""
+    scaled = " and scaled" if " @" in costs["name"] else ""
+    return f"the costs '{costs['name']}' (a draft pass costs {costs['ratio']:.3g} target passes)" + (
+        f", measured on {machine}{threads}{scaled}" if machine else ""
+    )
+
+
+def samples(table: pd.DataFrame) -> str:
+    counts = ", ".join(f"{task} {group.samples.iloc[0]}" for task, group in table.groupby("task", sort=False))
+    return f"Samples: {counts}; {', '.join(table.split.unique())} split."

@@ -12,11 +12,12 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.replay_log import REPLAY_FILE, ReplayLog
 from bench.store import RunFolder
+from methods import METHODS
 
 # What must be equal for two runs' rows to stand in one table; prompts, weights and machine are compared as well.
 _CONDITIONS = ("split", "few_shot", "prompt", "max_new_tokens", "temperature", "top_p", "top_k", "seed", "placement")
 _MACHINE = ("machine", "cpu", "threads", "gpu", "gpus")
-_WEIGHTS = ("target", "target_dtype", "target_weights")
+_WEIGHTS = ("target", "target_dtype", "target_weights", "draft", "draft_dtype", "draft_weights")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Run:
         parts = [
             {name: config[name] for name in _CONDITIONS},
             {name: self.info["environment"].get(name) for name in _MACHINE},
-            {name: known[name] for name in _WEIGHTS},
+            {name: known.get(name) for name in _WEIGHTS},
             (task_info["content"], task_info["version"]),
         ]
         return json.dumps(parts, sort_keys=True, default=str)
@@ -124,11 +125,12 @@ class Results:
         found = dict.fromkeys(cell.label for cell in self.cells if pair in (None, cell.pair))
         return sorted(found, key=lambda label: label != "ar")
 
-    def replayed(self, pair: str, task: str, label: str) -> dict[str, Any]:
-        """What the newest replay.json that knows it says of a method on a task; empty for bounds such as the oracle."""
+    def replayed(self, pair: str, task: str, label: str, replay: str | None = None) -> dict[str, Any]:
+        """What replay.json says of a method on a task, that of `replay` or the newest that knows it; empty for bounds such as
+        the oracle."""
         for log in self.replay_logs:
             found = log.info["methods"].get(pair, {}).get(task, {}).get(label)
-            if found:
+            if found and replay in (None, log.id):
                 return found
         return {}
 
@@ -142,26 +144,50 @@ class Results:
 def read_results(paths: Sequence[Path]) -> Results:
     """The results under some paths: run folders, replay folders, or folders of such.
 
-    Each pair and task shows its newest run; older runs add the methods that it lacks, where they were made under the same
-    conditions: prompts, decoding, weights and machine. A speedup is always over the `ar` of its own run.
+    Each pair and task shows its newest finished run; others add the methods that it lacks, where they were made under the same
+    conditions: prompts, decoding, weights and machine. A speedup is always over the `ar` of its own run. What is left out
+    is noted.
 
     Raises:
         BenchError: nothing there, or files that are broken or not this project's.
     """
-    runs, logs = [], []
+    runs, logs, foreign = [], [], []
     for folder in _folders(paths):
-        if (folder / REPLAY_FILE).exists():
-            logs.append(ReplayLog.read(folder))
-        else:
-            opened = RunFolder.open(folder)
-            runs.append(Run(opened, opened.info()))
-    runs.sort(key=lambda run: run.id, reverse=True)
+        try:
+            found = _open(folder)
+        except BenchError as error:
+            if folder in paths:
+                raise
+            foreign.append(f"{folder.name} is left out: {error}")
+            continue
+        (logs if isinstance(found, ReplayLog) else runs).append(found)
+    runs.sort(key=lambda run: (run.info["status"] == "finished", run.id), reverse=True)
     logs.sort(key=lambda log: log.id, reverse=True)
     cells, notes = _select(runs)
     if not cells and not logs:
         where = ", ".join(map(str, paths))
         raise BenchError(f"{where}: no finished sample of any run there; make some with: python run_bench.py")
-    return Results(tuple(cells), tuple(logs), _newest(logs), tuple(notes))
+    replays, left_out = _newest(logs)
+    return Results(tuple(cells), tuple(logs), replays, (*foreign, *notes, *left_out))
+
+
+def _open(folder: Path) -> "Run | ReplayLog":
+    """Raises BenchError for files that are broken, not this project's, or of another version of it."""
+    if (folder / REPLAY_FILE).exists():
+        return ReplayLog.read(folder)
+    opened = RunFolder.open(folder)
+    run = Run(opened, opened.info())
+    try:
+        if len(run.samples) and "imported" not in run.info:
+            for (pair, task), _ in run.samples.groupby(["pair", "task"]):
+                run.conditions(pair, task)
+                for label in run.labels:
+                    METHODS[run.row(pair, task, label)["method"]], run.row(pair, task, label)["settings"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BenchError(
+            f"{folder / 'run.json'} was not written by this version of the project ({error!r}); run it anew"
+        ) from None
+    return run
 
 
 def _folders(paths: Sequence[Path]) -> list[Path]:
@@ -178,13 +204,13 @@ def _folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def _select(runs: Sequence[Run]) -> tuple[list[Cell], list[str]]:
-    """The cells to show of runs, newest first, and what was left out."""
+    """The cells to show of runs, the newest finished first, and what was left out."""
     chosen: dict[tuple[str, str], dict[str, Cell]] = {}
     anchors: dict[tuple[str, str], Run] = {}
     notes: dict[str, None] = {}
     for run in runs:
         if run.info["status"] != "finished":
-            notes[f"{run.id} is not finished; go on with: python run_bench.py --resume {run.id}"] = None
+            notes[f"{run.id} is not finished; go on with: python run_bench.py --resume {run.id}{_out(run)}"] = None
         for (pair, task), rows in run.samples.groupby(["pair", "task"], sort=False):
             anchor = anchors.setdefault((pair, task), run)
             if run.conditions(pair, task) != anchor.conditions(pair, task):
@@ -198,17 +224,27 @@ def _select(runs: Sequence[Run]) -> tuple[list[Cell], list[str]]:
     return [cell for cells in chosen.values() for cell in cells.values()], list(notes)
 
 
-def _newest(logs: Sequence[ReplayLog]) -> pd.DataFrame:
-    """The rows of replays, newest first: each pair, task and costs has those of its newest replay; older ones add the
-    methods that it lacks, where they replayed the same samples."""
+def _out(run: Run) -> str:
+    folder = run.folder.path.parent
+    return "" if folder == Path("results") else f" --out {folder}"
+
+
+def _newest(logs: Sequence[ReplayLog]) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of replays, newest first, and what was left out: each pair, task, split and costs has those of its newest
+    replay; older ones add the methods that it lacks, where they replayed the same samples."""
     parts: list[pd.DataFrame] = []
-    known: dict[tuple, tuple[frozenset, set[str]]] = {}
+    known: dict[tuple, tuple[frozenset, set[str], str]] = {}
+    notes: dict[str, None] = {}
     for log in logs:
         for key, group in log.rows.groupby(["pair", "task", "split", "costs", "ratio"], sort=False):
             samples = frozenset(zip(group.sample_id, group.new_tokens, strict=True))
-            first, labels = known.setdefault(key, (samples, set()))
+            first, labels, anchor = known.setdefault(key, (samples, set(), log.id))
+            if samples != first:
+                notes[f"{log.id} is left out for {key[1]} with {key[0]}: it replayed other samples than {anchor}"] = (
+                    None
+                )
+                continue
             new = set(group.method) - labels
-            if samples == first and new:
-                labels |= new
-                parts.append(group[group.method.isin(new)].assign(replay=log.id))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+            labels |= new
+            parts.append(group[group.method.isin(new)].assign(replay=log.id))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(), list(notes)

@@ -1,5 +1,6 @@
 """Ratios over samples, and their confidence intervals."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -80,12 +81,14 @@ def resampled(
 ) -> np.ndarray:
     """A statistic, vectorised over `axis`, of each resample of some arrays: (resamples,). `paired`: drawn together."""
     options = dict(paired=paired, vectorized=True, n_resamples=resamples, method="percentile")
-    return bootstrap(data, statistic, rng=np.random.default_rng(seed), **options).bootstrap_distribution
+    with warnings.catch_warnings():  # a resample of empty outputs alone has no ratio
+        warnings.simplefilter("ignore")
+        return bootstrap(data, statistic, rng=np.random.default_rng(seed), **options).bootstrap_distribution
 
 
 def interval(values: np.ndarray, samples: int) -> tuple[float, float]:
-    """The 95 % interval that resamples of so many samples give."""
-    low, high = np.quantile(values, [level(samples), 1 - level(samples)])
+    """The 95 % interval that resamples of so many samples give; those without a value are left out."""
+    low, high = np.nanquantile(values, [level(samples), 1 - level(samples)])
     return float(low), float(high)
 
 

@@ -38,6 +38,8 @@ def line(own: pd.DataFrame, baseline: pd.DataFrame) -> dict:
         "wasted_drafts": _count(total.drafted - total.accepted),
         "target_forwards": _count(total.target_forwards),
         "draft_forwards": _count(total.draft_forwards),
+        "wall_s": total.wall_s,
+        "preverify_s": total.preverify_s,
         "prefill_share": total.prefill_s / total.wall_s,
         **{part.removesuffix("_s") + "_share": total[part] / (total.decode_s or float("nan")) for part in PARTS},
         "metric": own.metric.iloc[0],
@@ -98,7 +100,7 @@ def interval(row) -> str:
     if row.method == "ar":
         return "1"
     if row.speedup_low != row.speedup_low:
-        return f"{row.speedup:.2f} (1 sample)"
+        return f"{row.speedup:.2f}" + (" (1 sample)" if row.samples == 1 else "")
     return f"{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]"
 
 

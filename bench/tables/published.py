@@ -75,16 +75,18 @@ def _measured(name: str, numbers: pd.DataFrame) -> list[tuple[float, str]]:
     found = []
     for pair, rows in own.groupby("pair", sort=False):
         if name == "preverify":
-            low, high = rows.preverify_share.min(), rows.preverify_share.max()
-            found.append((100 * rows.preverify_share.mean(), f"{pair}, wall-clock; {_range(low, high)} by task"))
+            shares = rows.preverify_s / rows.wall_s
+            text = f"{pair}, wall-clock; {_range(shares)}"
+            found.append((100 * rows.preverify_s.sum() / rows.wall_s.sum(), text))
         elif rows.speedup.notna().any():
             best = rows.loc[rows.speedup.idxmax()]
             found.append((best.speedup, f"{pair}, {title(best.task)}, wall-clock"))
     return found
 
 
-def _range(low: float, high: float) -> str:
-    return f"{100 * low:.1f} to {100 * high:.1f} % of decode time"
+def _range(shares: pd.Series) -> str:
+    low, high = f"{100 * shares.min():.1f}", f"{100 * shares.max():.1f}"
+    return "of wall time, prefill included" + (f", {low} to {high} % by task" if low != high else "")
 
 
 def _replayed(name: str, lines: pd.DataFrame) -> list[tuple[float, str]]:
@@ -92,12 +94,14 @@ def _replayed(name: str, lines: pd.DataFrame) -> list[tuple[float, str]]:
     if lines.empty or name == "preverify":
         return []
     found = []
-    for (pair, costs, _), rows in lines.groupby(["pair", "costs", "ratio"], sort=False):
+    for (pair, costs, _, split), rows in lines.groupby(["pair", "costs", "ratio", "split"], sort=False):
         by = rows.pivot(index="task", columns="method", values="speedup")
         if name == "pacer-ouroboros":
             by = by[by.index == "gsm8k"]
         values = by[ORACLE] / by[BEST_FIXED] if name == "oracle" else by.get(name, pd.Series(dtype=float))
         if len(values.dropna()):
             over = ", over the best fixed length" if name == "oracle" else ""
-            found.append((values.max(), f"{pair}, {title(values.idxmax())}, by replay, {costs}{over}"))
+            found.append(
+                (values.max(), f"{pair}, {title(values.idxmax())}, by replay of the {split} split, {costs}{over}")
+            )
     return found

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from bench.replay_table import BEST_FIXED, ORACLE, notes, replay_summary
+from bench.replay_table import BEST_FIXED, ORACLE, priced, replay_summary, samples
 from bench.results import Results
 from bench.stats import mean_speedup
 from bench.summary import number, percent
@@ -12,24 +12,46 @@ from methods import METHODS
 
 
 _BOUNDS = ("ar", BEST_FIXED, ORACLE)
+_PLACE = ["pair", "costs", "ratio", "split", "method"]
+
+
+_DEFINITIONS = (
+    "Decode speedup over ar by replay of recorded drafts, greedy: prefill is left out.",
+    f"{BEST_FIXED}: the fastest fixed draft length, γ, on these very samples. {ORACLE}: on each step the draft length with the most "
+    "progress per cost, in hindsight. Neither is a method: bold leaves them out.",
+    "( %): share of the oracle's gain that is reached, (speedup - best fixed) / (oracle - best fixed); the oracle's drafts have no phrases.",
+    "τ: tokens per target pass, by task in the order of the columns.",
+)
+_BESIDE = (
+    "speed beside the method itself: decode speed of the row over that of the method that it changes, on the same samples of the same "
+    "replay, the mean over tasks."
+)
 
 
 def replay_lines(results: Results) -> pd.DataFrame:
-    """A line per pair, costs, task and method of replays, with the registry's name `base` of the method: rows of grids and
-    draft costs that were made up for a curve are left out. Empty without replays."""
-    if results.replays.empty:
+    """A line per pair, costs, split, task and method of replays, with its `replay` and the registry's name `base` of the
+    method: rows of grids and draft costs that were made up for a curve are left out. Empty without others."""
+    rows = results.replays
+    if rows.empty or rows.costs.str.contains(" @", regex=False).all():
         return pd.DataFrame()
-    rows = results.replays[~results.replays.costs.str.contains("@", regex=False)]
-    keys = rows[["pair", "task", "method"]].drop_duplicates().itertuples(index=False, name=None)
-    about = {key: results.replayed(*key) for key in keys}
-    grid = {key for key, value in about.items() if value.get("grid")}
-    rows = rows[[key not in grid for key in zip(rows.pair, rows.task, rows.method, strict=True)]]
-    nested: dict = {}
-    for (pair, task, label), value in about.items():
-        nested.setdefault(pair, {}).setdefault(task, {})[label] = value
-    lines = replay_summary(rows, nested)
-    keys = zip(lines.pair, lines.task, lines.method, strict=True)
-    return lines.assign(base=[about.get(key, {}).get("method", key[2]) for key in keys])
+    rows = rows[~rows.costs.str.contains(" @", regex=False)]
+    about = {key: results.replayed(*key) for key in _keys(rows)}
+    rows = rows[[not about[key].get("grid") for key in _keys(rows)]]
+    lines = replay_summary(rows)
+    origin = rows.drop_duplicates([*_PLACE, "task"]).set_index([*_PLACE, "task"]).replay
+    lines["replay"] = [origin.get((*_place(line), line.task), "") for line in lines.itertuples()]
+    known = [about.get(key, {}) for key in _keys(lines)]
+    phrases = [entry.get("phrases", False) for entry in known]
+    return lines.assign(
+        base=[entry.get("method", line.method) for entry, line in zip(known, lines.itertuples(), strict=True)],
+        oracle_share=lines.oracle_share.mask(phrases),  # the oracle's drafts have no phrases
+    )
+
+
+def _keys(frame: pd.DataFrame) -> list[tuple]:
+    """Pair, task, method and replay of each row: what `Results.replayed` takes."""
+    columns = ("pair", "task", "method", "replay")
+    return list(zip(*(frame[c] for c in columns), strict=True))
 
 
 def oracle_table(results: Results, lines: pd.DataFrame) -> Table:
@@ -51,9 +73,6 @@ def ablation_table(results: Results, lines: pd.DataFrame) -> Table | None:
     return _table(results, own, "ablations", "Ablations: one part changed, by replay", beside)
 
 
-_PLACE = ["pair", "costs", "ratio", "method"]
-
-
 def _place(row) -> tuple:
     return tuple(getattr(row, name) for name in _PLACE)
 
@@ -61,7 +80,10 @@ def _place(row) -> tuple:
 def _beside(results: Results, row) -> str:
     """ "pacer × 0.970 [0.965, 0.976]": the speed of a variant over that of the method that it changes, the mean over tasks."""
     rows = results.replays
-    rows = rows[(rows.pair == row.pair) & (rows.costs == row.costs) & (rows.ratio == row.ratio)]
+    same = (rows.costs == row.costs) & (rows.ratio == row.ratio) & (rows.split == row.split)
+    rows = rows[
+        same & (rows.pair == row.pair) & (rows.replay == row.replay)
+    ]  # another replay's base has other settings
     rows = rows.assign(wall_s=rows.decode_s)
     own, base = rows[rows.method == row.method], rows[rows.method == row.base]
     tasks = [task for task in dict.fromkeys(own.task) if task in set(base.task)]
@@ -78,14 +100,21 @@ def _table(results: Results, lines: pd.DataFrame, name: str, heading: str, besid
     columns += ["speed beside the method itself"] if beside else []
     rows, below = [], []
     about = {(entry["name"], entry["ratio"]): entry for log in results.replay_logs for entry in log.info["costs"]}
-    for (_, costs, ratio), group in lines.groupby(["pair", "costs", "ratio"], sort=False):
+    for (_, costs, ratio, _), group in lines.groupby(["pair", "costs", "ratio", "split"], sort=False):
         bold = {task: _bold(group[group.task == task]) for task in tasks}
         for label in dict.fromkeys(group.method):
             own = group[group.method == label]
             last = [Text((beside or {}).get(_place(own.iloc[0]), ""))] if beside else []
             rows.append([*_row(own.set_index("task"), label, tasks, bold), *last])
-        below += notes(group, about[costs, ratio]).split("\n")
-    return Table(name, heading, columns, rows, lines, [*dict.fromkeys(below), INTERVALS, *_made_with(results, about)])
+        below += [f"Speedups follow from counted steps and {priced(about[costs, ratio])}.", samples(group)]
+    return Table(
+        name,
+        heading,
+        columns,
+        rows,
+        lines,
+        [*_DEFINITIONS, *([_BESIDE] if beside else []), INTERVALS, *dict.fromkeys(below), *_made_with(results, about)],
+    )
 
 
 def _made_with(results: Results, costs: dict) -> list[str]:

@@ -124,6 +124,7 @@ def made_replay(
     costs: Sequence[tuple[str, float]] = (("tiny on cpu", 0.1),),
     draws: int = 0,
     name: str = "made",
+    split: str = "test",
 ) -> ReplayLog:
     """A replay's log with all its kinds of rows: methods, four fixed lengths, the oracle."""
     rng = random.Random(draws)
@@ -135,7 +136,7 @@ def made_replay(
         for label, kind in kinds:
             drafted, accepted = _draft_lengths(rng, kind, lengths[task, n], label)
             for cost, ratio in costs:
-                key = dict(pair=PAIR, task=task, split="test", costs=cost, ratio=ratio, unit="s", method=label)
+                key = dict(pair=PAIR, task=task, split=split, costs=cost, ratio=ratio, unit="s", method=label)
                 rows.append(_replay_row(key, kind, f"{task}-{n}", lengths[task, n], drafted, accepted, ratio))
     about = {
         e.label: {
@@ -150,7 +151,7 @@ def made_replay(
     info = {
         "pairs": [PAIR],
         "tasks": list(tasks),
-        "split": "test",
+        "split": split,
         "methods": {PAIR: dict.fromkeys(tasks, about)},
         "costs": [
             {"name": c, "unit": "s", "ratio": r, "about": {"pair": PAIR, "environment": MACHINE}} for c, r in costs

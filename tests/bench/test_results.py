@@ -66,3 +66,21 @@ def test_where_there_is_nothing_to_show(tmp_path, name, message):
     made_run(tmp_path / "unstarted", samples=0, status="running")
     with pytest.raises(BenchError, match=message):
         read_results([tmp_path / name])
+
+
+def test_a_finished_run_goes_before_a_newer_one_that_is_not(tmp_path):
+    old = made_run(tmp_path, [AR, SD], name="a")
+    new = made_run(tmp_path, [AR, SD, SVIP], samples=1, status="running", name="b", draws=3)
+    results = read_results([tmp_path])
+    assert shown(results)["sd"] == old.run_id and any(new.run_id in note for note in results.notes)
+
+
+def test_a_foreign_folder_is_left_out_unless_it_is_the_one_named(tmp_path):
+    run = made_run(tmp_path, [AR, SD])
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "run.json").write_text("{}")
+    results = read_results([tmp_path])
+    assert shown(results)["sd"] == run.run_id and "foreign is left out" in results.notes[0]
+    with pytest.raises(BenchError, match="run.json"):
+        read_results([foreign])

@@ -148,7 +148,26 @@ def test_below_each_table_stand_definitions_samples_machine_versions_and_seed(ta
             word in below for word in ("6 samples", "made-up CPU", "float32", "torch 2.13.0", "seed 0", "Runs: ")
         )
     below = "\n".join(tables["oracle"].notes)
-    assert all(word in below for word in ("gsm8k 5", "made-up CPU", "in hindsight", "bootstrap"))
+    assert all(
+        word in below for word in ("gsm8k 5", "made-up CPU", "in hindsight", "bootstrap", "tokens per target pass")
+    )
+
+
+def test_splits_and_settings_of_two_replays_do_not_mix(tmp_path):
+    """Another split is another table's row; a variant stands beside the base of its own replay."""
+    made_replay(tmp_path, [AR, PACER, VARIANT], draws=1, name="a")
+    made_replay(tmp_path, [AR, MethodEntry("pacer", "pacer", {"threshold": 0.9})], draws=1, name="b")
+    made_replay(tmp_path, [AR, SD], draws=2, name="c", split="train", samples=3)
+    tables = {table.name: table for table in build_tables(read_results([tmp_path]))}
+    lines = tables["oracle"].numbers
+    assert set(lines.groupby(["split", "task"]).samples.agg("first")) == {5, 3}
+    variant = [row[-1].text for row in tables["ablations"].rows if row[2].text == "rho-1"]
+    assert variant == ["–"]
+
+
+def test_scaled_costs_alone_make_no_oracle_table(tmp_path):
+    made_replay(tmp_path, costs=(("tiny on cpu @0.5", 0.5),))
+    assert {table.name for table in build_tables(read_results([tmp_path]))} == {"published"}
 
 
 @pytest.mark.parametrize("form", FORMATS)
