@@ -1,6 +1,5 @@
 """Logged data, read back for tables, figures and the report: which rows of which runs are shown together."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,17 +47,15 @@ class Run:
         """What run.json says of a method on a task: its registry name `method`, all `settings`, and a hash `layer`."""
         return self.info["pairs"][pair]["methods"][task][label]
 
-    def conditions(self, pair: str, task: str) -> str:
+    def conditions(self, pair: str, task: str) -> dict[str, Any]:
         """Equal for two runs whose numbers may be compared with each other."""
-        config, known = self.info["config"], self.info["pairs"][pair]
-        task_info = self.info["tasks"][task]
-        parts = [
-            {name: config[name] for name in _CONDITIONS},
-            {name: self.info["environment"].get(name) for name in _MACHINE},
-            {name: known.get(name) for name in _WEIGHTS},
-            (task_info["content"], task_info["version"]),
-        ]
-        return json.dumps(parts, sort_keys=True, default=str)
+        config, known, task_info = self.info["config"], self.info["pairs"][pair], self.info["tasks"][task]
+        return {
+            **{name: config[name] for name in _CONDITIONS},
+            **{name: self.info["environment"].get(name) for name in _MACHINE},
+            **{name: known.get(name) for name in _WEIGHTS},
+            "prompts": (task_info["content"], task_info["version"]),
+        }
 
 
 @dataclass(frozen=True)
@@ -193,6 +190,8 @@ def _open(folder: Path) -> "Run | ReplayLog":
 def _folders(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
+        if path.is_file():
+            raise BenchError(f"{path} is a file; give the folder of a run, or one that holds runs, such as results/")
         if not path.is_dir():
             raise BenchError(f"{path}: no such folder; give a run's folder, or one that holds runs, such as results/")
         inside = [path, *sorted(p for p in path.iterdir() if p.is_dir())]
@@ -213,9 +212,12 @@ def _select(runs: Sequence[Run]) -> tuple[list[Cell], list[str]]:
             notes[f"{run.id} is not finished; go on with: python run_bench.py --resume {run.id}{_out(run)}"] = None
         for (pair, task), rows in run.samples.groupby(["pair", "task"], sort=False):
             anchor = anchors.setdefault((pair, task), run)
-            if run.conditions(pair, task) != anchor.conditions(pair, task):
-                text = f"{run.id} is left out for {task} with {pair}: made under other conditions than {anchor.id}"
-                notes[text] = None
+            ours, theirs = run.conditions(pair, task), anchor.conditions(pair, task)
+            other = ", ".join(name for name in ours if ours[name] != theirs[name])
+            if other:
+                notes[
+                    f"{run.id} is left out for {task} with {pair}: made under other conditions than {anchor.id} ({other})"
+                ] = None
                 continue
             present, cells = set(rows.method), chosen.setdefault((pair, task), {})
             for label in run.labels:

@@ -106,7 +106,8 @@ def interval(row) -> str:
 
 def percent(share: float, digits: int = 0) -> str:
     """ "61 %"; a dash for NaN."""
-    return f"{100 * share:.{digits}f} %" if share == share else "–"
+    # + 0.0 turns a rounded -0.0 into 0.0
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %" if share == share else "–"
 
 
 def number(value: float, digits: int) -> str:

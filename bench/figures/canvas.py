@@ -39,6 +39,7 @@ _LOOK = {
     "savefig.dpi": 220,
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
+    "text.parse_math": False,  # a $ in a name is a $
     "svg.hashsalt": "pacer-bench",
     "xtick.labelsize": SMALL,
     "xtick.major.width": 0.6,

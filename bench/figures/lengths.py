@@ -66,7 +66,9 @@ def _panel(axes: Axes, data: pd.DataFrame, tone: str) -> None:
     axes.tick_params(axis="both", labelsize=SMALL)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=2, integer=True))
     if data.empty:
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center", fontsize=SMALL, color="0.4")
+        axes.text(
+            0.5, 0.5, "no data shown", transform=axes.transAxes, ha="center", va="center", fontsize=SMALL, color="0.4"
+        )
         return
     means = {}
     for what, group in data.groupby("what", sort=False):

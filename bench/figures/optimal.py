@@ -43,7 +43,7 @@ def draw(results: Results, pair: str) -> Figure:
         _distribution(right, data[data.task == task])
         gamma, fixed = fastest_fixed(own)
         gain = decode_speed(own[own.kind == "oracle"]) / decode_speed(fixed)
-        right.set_title(f"$\\gamma$ = {gamma}; oracle {gain:.2f}x, n = {own.sample_id.nunique()}", fontsize=8)
+        right.set_title(f"γ = {gamma}; oracle {gain:.2f}x, n = {own.sample_id.nunique()}", fontsize=8)
         for place in (left, right):
             place.axhline(gamma, color=colour("sd"), linewidth=1.1, linestyle=(0, (4, 1.5)))
         left.set_ylabel("tokens")
@@ -52,7 +52,7 @@ def draw(results: Results, pair: str) -> Figure:
     axes[-1, 1].set_xlabel("steps, %")
     handles = [
         Patch(color=colour(ORACLE), alpha=0.35, label=ORACLE),
-        Line2D([], [], color=colour("sd"), linestyle=(0, (4, 1.5)), label=f"{BEST_FIXED} draft length $\\gamma$"),
+        Line2D([], [], color=colour("sd"), linestyle=(0, (4, 1.5)), label=f"{BEST_FIXED} draft length γ"),
     ]
     legend(figure, handles, 2)
     meaning = f"Right: all n samples; how much faster the oracle decodes than {BEST_FIXED}."

@@ -49,7 +49,7 @@ def draw(results: Results, pair: str) -> Figure:
     for place in axes[:, 0]:
         place.set_ylabel("target passes per token")
     handles = [
-        Line2D([], [], color=colour("sd"), marker=".", label="sd, by $\\gamma$"),
+        Line2D([], [], color=colour("sd"), marker=".", label="sd, by γ"),
         *(Line2D([], [], linestyle="", label=label, **look[label].points) for label in labels),
         Line2D([], [], linestyle="", label=ORACLE, color=colour(ORACLE), marker="*"),
     ]

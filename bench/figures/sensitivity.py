@@ -79,8 +79,8 @@ def draw(results: Results, pair: str) -> Figure:
         own = data[data.task == task]
         _panel(place, own.pivot(index="growth", columns="threshold", values="speedup"))
         place.set_title(f"{task}: {_settings(own.rest.iloc[0])}")
-    figure.supxlabel("first threshold $t_0$", fontsize=8)
-    figure.supylabel("growth $\\rho$", fontsize=8)
+    figure.supxlabel("first threshold t₀", fontsize=8)
+    figure.supylabel("growth ρ", fontsize=8)
     title(
         figure,
         f"{pair}: decode speedup of PACER over ar; lighter is faster, each task with its own scale, best framed",

@@ -149,14 +149,25 @@ def _decoding(temperature: float | None) -> str:
     return "greedy" if temperature == 0 else f"temperature {temperature:g}"
 
 
+_NOT_IMPORTED = "another harness's files do not hold it"
+
+
+def _imported(results: Results, pair: str) -> bool:
+    return any("imported" in cell.run.info for cell in results.of(pair))
+
+
 def how_to_run(results: Results, pair: str, methods: str) -> str:
     """What to type to run some methods on a pair."""
+    if _imported(results, pair):
+        return _NOT_IMPORTED
     tasks = ",".join(dict.fromkeys(cell.task for cell in results.of(pair))) or "gsm8k"
     return f"make one with: python run_bench.py {_flags(results, pair)} --method {methods} --task {tasks}"
 
 
 def how_to_replay(results: Results, pair: str, sweep: str = SWEEP, costs: str = "results/costs.toml") -> str:
     """What to type to replay a pair, and before that, what to collect; `costs` may be several."""
+    if _imported(results, pair):
+        return _NOT_IMPORTED
     flags = _flags(results, pair)
     tasks = ",".join(dict.fromkeys(cell.task for cell in results.of(pair)))
     tasks = f" --tasks {tasks}" if tasks else ""

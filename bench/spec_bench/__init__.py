@@ -16,6 +16,5 @@ time, no prefill, no settings and no machine: all that is null in a run that was
 from bench.spec_bench.exporting import export
 from bench.spec_bench.importing import import_answers, parse_files
 
-FORMATS = ("spec-bench",)
 
-__all__ = ["FORMATS", "export", "import_answers", "parse_files"]
+__all__ = ["export", "import_answers", "parse_files"]

@@ -17,13 +17,11 @@ from bench.tables.table import FORMATS, Table, Text
 __all__ = ["FORMATS", "NAMES", "Table", "Text", "build_tables", "missing_tables", "show"]
 
 NAMES = ("main", "passes", "time", "ablations", "oracle", "published")
-_NO_REPLAY = (
-    "no replay there; make one with: python run_bench.py collect --split test --limit 16, then costs, then "
-    "replay bench/sweeps/methods.toml"
+_TRACES = (
+    "python run_bench.py collect --split test --limit 16 && python run_bench.py costs && python run_bench.py replay"
 )
-_NO_ABLATION = (
-    "no replay with variants there; after collect and costs: python run_bench.py replay bench/sweeps/ablations.toml"
-)
+_NO_REPLAY = f"no replay there; make one with: {_TRACES} bench/sweeps/methods.toml"
+_NO_ABLATION = f"no replay with variants there; make one with: {_TRACES} bench/sweeps/ablations.toml"
 
 
 def build_tables(results: Results) -> list[Table]:

@@ -56,12 +56,15 @@ def run_notes(results: Results, settings: bool = False) -> list[str]:
 
 
 def _versions(run: Run) -> str:
-    return f"{versions(run.info['environment'])}; seed {run.info['config']['seed']}"
+    seed = run.info["config"]["seed"]
+    return versions(run.info["environment"]) + (f"; seed {seed}" if seed is not None else "")
 
 
 def versions(environment: Mapping[str, Any]) -> str:
     """ "Versions: torch 2.13.0, ..., Python 3.11.7; commit 4e583502fc" of the `environment` of a run.json or replay.json."""
     libraries = environment.get("libraries") or {}
+    if not libraries:
+        return "Versions: not recorded"
     names = [f"{name} {libraries[name]}" for name in ("torch", "transformers") if libraries.get(name)]
     commit = str(environment.get("git_commit") or "unknown")
     short = commit[:10] + ("+changes" if commit.endswith("+changes") else "")
@@ -70,5 +73,5 @@ def versions(environment: Mapping[str, Any]) -> str:
 
 INTERVALS = (
     "[ ]: 95 % interval, paired bootstrap over samples (10 000 resamples, percentiles expanded for the number of samples). "
-    "Bold: the best of a column, and everything whose interval overlaps the best's."
+    "Bold: the best speedup of a pair and task, and everything whose interval overlaps it; tok/s likewise; τ by an interval of its own."
 )

@@ -80,7 +80,7 @@ def _measured(name: str, numbers: pd.DataFrame) -> list[tuple[float, str]]:
             found.append((100 * rows.preverify_s.sum() / rows.wall_s.sum(), text))
         elif rows.speedup.notna().any():
             best = rows.loc[rows.speedup.idxmax()]
-            found.append((best.speedup, f"{pair}, {title(best.task)}, wall-clock"))
+            found.append((best.speedup, f"{pair}, {title(best.task)}, wall-clock, {best.samples} samples"))
     return found
 
 

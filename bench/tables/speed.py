@@ -21,7 +21,17 @@ def _numbers(cell: Cell) -> dict:
     tau = ratio(cell.samples, "new_tokens", "target_forwards")
     names = {"pair": cell.pair, "task": cell.task, "method": cell.label, "run": cell.run.id}
     bounds = {"tau_low": tau.low, "tau_high": tau.high}
-    return {**names, **line(cell.samples, cell.baseline), **bounds}
+    return {**names, **line(cell.samples, cell.baseline), **bounds, "like_ar": _like_ar(cell)}
+
+
+def _like_ar(cell: Cell) -> float:
+    """The share of outputs that are ar's, token by token; NaN without ar, with sampling, or where tokens were not logged."""
+    outputs = (
+        f.set_index(["sample_id", "repeat"]).output_tokens.dropna().map(tuple) for f in (cell.samples, cell.baseline)
+    )
+    pairs = pd.concat(dict(zip(("own", "ar"), outputs, strict=True)), axis=1).dropna()
+    greedy = cell.run.info["config"].get("temperature") == 0
+    return float((pairs.own == pairs.ar).mean()) if greedy and len(pairs) else float("nan")
 
 
 def main_table(results: Results, numbers: pd.DataFrame) -> Table:
@@ -29,8 +39,9 @@ def main_table(results: Results, numbers: pd.DataFrame) -> Table:
     are those of `cell_numbers`."""
     tasks = in_order(results.tasks)
     columns = ["pair", "method"]
-    for name in (*map(title, tasks), "mean"):
-        columns += [f"{name} tok/s", "speedup", "τ"]
+    shown = [*map(title, tasks), *(["mean"] if len(tasks) > 1 else [])]
+    for name in shown:
+        columns += [f"{name} tok/s", f"{name} speedup", f"{name} τ"]
     rows, means = [], []
     for pair in results.pairs:
         own = numbers[numbers.pair == pair]
@@ -70,7 +81,7 @@ def _means(results: Results, own: pd.DataFrame, pair: str, label: str, tasks: li
 
 
 def _main_rows(own: pd.DataFrame, means: pd.DataFrame, tasks: list[str]) -> list[list[Text]]:
-    groups = {task: own[own.task == task] for task in tasks} | {"mean": means}
+    groups = {task: own[own.task == task] for task in tasks} | ({"mean": means} if len(tasks) > 1 else {})
     fast = {task: best(g, "speedup", "speedup_low", "speedup_high") for task, g in groups.items()}
     long = {task: best(g, _TAU, "tau_low", "tau_high") for task, g in groups.items() if task != "mean"}
     rows = []
@@ -102,19 +113,23 @@ def passes_table(results: Results, numbers: pd.DataFrame) -> Table:
     """Draft and target passes, and drafts that were wasted."""
     numbers = _sorted(numbers, results)
     columns = ["pair", "task", "method", "new tokens", "target passes", "draft passes", "drafted", "accepted", "wasted"]
-    columns += ["per step", "τ"]
+    columns += ["per step", "τ", "outputs = ar's"]
     rows = [
         [
             *map(Text, (row.pair, title(row.task), row.method, count(row.new_tokens))),
             *map(Text, (count(row.target_forwards), count(row.draft_forwards), count(row.drafted))),
             *map(Text, (percent(row.acceptance_rate), count(row.wasted_drafts))),
-            *map(Text, (number(row.accepted_per_step, 2), number(row.tokens_per_target_forward, 2))),
+            *map(
+                Text, (number(row.accepted_per_step, 2), number(row.tokens_per_target_forward, 2), percent(row.like_ar))
+            ),
         ]
         for row in numbers.itertuples()
     ]
     notes = [
         "Forward passes after prefill, summed over samples. accepted: of those drafted; wasted: drafted - accepted. "
         "per step: accepted draft tokens per draft-verify step, the target's own token not counted.",
+        "outputs = ar's: share of greedy outputs that equal those of ar token by token; a near-tie between two tokens may fall "
+        "either way in floating point.",
         "Tokens of phrases that are appended for the target to verify are not drafts: they count in τ only.",
         *run_notes(results),
     ]

@@ -218,7 +218,7 @@ def test_what_the_format_lacks_is_null_and_shown_as_a_dash(vicuna, tmp_path):
     lacking = ["prefill_s", "decode_s", "draft_s", "verify_s", "draft_forwards", "drafted", "prompt_tokens", "score"]
     assert run_.samples[lacking].isna().all(axis=None) and run_.steps[["drafted", "draft_s"]].isna().all(axis=None)
     row = next(line for line in text.splitlines() if line.startswith("| mini_bench | eagle"))
-    assert "nan" not in row and [cell.strip() for cell in row.split("|")][6:] != []
+    assert "nan" not in row and [cell.strip() for cell in row.split("|")].count("–") >= 4
     table = summarise(run_.samples, ["ar", "eagle"])
     assert table[["draft_forwards", "acceptance_rate", "wasted_drafts", "draft_share"]].isna().all(axis=None)
 
