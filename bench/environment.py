@@ -22,6 +22,7 @@ def environment(device: str) -> dict[str, Any]:
         "libraries": {name: installed(name) for name in LIBRARIES},
         "machine": platform.machine(),
         "cpu": cpu_name(),
+        "cpu_model": cpu_model(),
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
         "gpus": torch.cuda.device_count() if device.startswith("cuda") else 0,
@@ -56,6 +57,17 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def cpu_model() -> str:
+    """As "family 6 model 207 stepping 8", as a hypervisor may give every CPU the same name; "" where unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return ""
+    known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    numbers = [known.get(name) for name in ("cpu family", "model", "stepping")]
+    return "family {} model {} stepping {}".format(*numbers) if all(numbers) else ""
 
 
 def fingerprint(folder: Path | None) -> str | None:

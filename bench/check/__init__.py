@@ -11,8 +11,9 @@ def check(baseline: Path, *, update: bool, out: Path, comment: Path | None = Non
     Runs are kept in `out`/checks/, where tables over `out` do not take them for results. Returns the exit code, 1 for a
     regression or a baseline that no longer fits, and Markdown, which `comment` names a file for.
 
-    A check that fails by its times alone is measured once more, and both measurements count together. Times of a
-    machine that was busy with something else are reported, not judged.
+    A check that fails by its times alone is measured once more, and both measurements count together if the machine was
+    quiet in the second as well; else the first stands. Times of a machine that was busy with something else are
+    reported, not judged, and not written: `update` then returns 1 and leaves the file as it was.
 
     Raises:
         BenchError, TaskError, MethodError: a user's mistake.

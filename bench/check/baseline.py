@@ -38,14 +38,17 @@ class FixedSet:
 @dataclass(frozen=True)
 class Tolerances:
     """What does not fail yet; shares of 1. `elsewhere`: on another machine type than the baseline's, where passes cost
-    otherwise and rounding decides near-ties otherwise.
+    otherwise and rounding decides near-ties otherwise. As a share of a small set can be less than a single near-tie,
+    counts and outputs have a least allowance as well.
 
     Attributes:
         speedup_loss: of a method's speedup over `ar` on a task; fails when the whole interval of the change is beyond.
         speedup_loss_elsewhere: the same; times of a draft in another precision are reported only.
         engine_loss: of the speed of `ar`'s pass over plain `transformers`; elsewhere it is reported only.
-        counts_elsewhere: of target or draft passes per token more than before. On the same machine type: none.
-        outputs_elsewhere: of a method's outputs unlike `ar`'s. On the same machine type: none that were not before.
+        counts_elsewhere: of a method's target or draft passes on a task more than before, for as many tokens; at least
+            2 target passes, and the draft passes of 2 target passes. On the same machine type: none.
+        outputs_elsewhere: of a method's outputs over all tasks unlike `ar`'s; at least 1. On the same machine type:
+            none that were not before. An --update refuses more than this.
     """
 
     speedup_loss: float = 0.10

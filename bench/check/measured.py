@@ -17,7 +17,7 @@ ENGINE = ("engine_s", "reference_s")
 _CPU_SHARE, _SPREAD = 0.8, 0.15
 
 # Equal for two measurements whose counts must be equal and whose times may be compared.
-_MACHINE = ("machine", "cpu", "threads", "gpu", "torch", "transformers", "draft_dtype")
+_MACHINE = ("machine", "cpu", "cpu_model", "threads", "gpu", "torch", "transformers", "draft_dtype")
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,10 @@ class Measured:
     Attributes:
         environment: as in run.json, and `cpu_share`: CPU seconds per second that the process got.
         weights: hashes of the models' files, `target` and `draft`, the `draft_dtype`, and of `layers` by method.
-        tasks: each with `version` and the `content` hash of its samples.
+        tasks: each with `version`, the `content` hash of its samples, and how many `samples` there are.
         rows: task, sample_id, method, repeat, COUNTS, TIMES in seconds, and `output`, a hash of the output's tokens.
-        engine: a row per round: seconds per pass of `ar`, and of the same model in plain `transformers`.
+        engine: a row per round and prompt: seconds per pass of `ar`, and of the same model in plain `transformers`.
+        parts: the measurements that were put together into this one; none in one that was made at once.
     """
 
     environment: dict[str, Any]
@@ -37,16 +38,23 @@ class Measured:
     tasks: dict[str, dict[str, Any]]
     rows: pd.DataFrame
     engine: pd.DataFrame
+    parts: tuple["Measured", ...] = ()
 
     @property
     def machine(self) -> dict[str, Any]:
-        """The machine type."""
+        """The machine type. One that does not say `cpu_model` is another than all that do."""
         known = {**self.environment, **self.environment["libraries"], "draft_dtype": self.weights["draft_dtype"]}
         return {name: known.get(name) for name in _MACHINE}
 
     @property
     def unrest(self) -> str:
-        """What says that the machine was busy with something else, so that times say more about that; "" if nothing."""
+        """What says that the machine was busy with something else, so that times say more about that; "" if nothing.
+
+        Of several measurements put together, what one of them says by itself: a machine may have another speed minutes
+        later, which says nothing against the ratios of either.
+        """
+        if self.parts:
+            return next((part.unrest for part in self.parts if part.unrest), "")
         share = self.environment.get("cpu_share", 1.0)
         if share < _CPU_SHARE:
             return f"got {share:.2f} of a core"
@@ -79,7 +87,7 @@ class Measured:
         return self._least.loc[task, :, method]
 
     def with_repeats_of(self, other: "Measured") -> "Measured":
-        """Both measurements' repeats and rounds."""
+        """Both measurements' repeats and rounds, as one whose `parts` they are."""
         shifted = other.rows.assign(repeat=other.rows.repeat + self.rows.repeat.max() + 1)
         share = min(m.environment.get("cpu_share", 1.0) for m in (self, other))
         return replace(
@@ -87,6 +95,7 @@ class Measured:
             environment={**self.environment, "cpu_share": share},
             rows=pd.concat([self.rows, shifted], ignore_index=True),
             engine=pd.concat([self.engine, other.engine], ignore_index=True),
+            parts=(self, other),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -112,7 +121,7 @@ class Measured:
         """The inverse of `to_json`.
 
         Raises:
-            KeyError, TypeError, ValueError: not such data.
+            KeyError, TypeError, ValueError, IndexError: not such data, or a decoding is missing.
         """
         rows = [
             {**{name: row[name] for name in (*KEY, *COUNTS, "output")}, "repeat": repeat, **_times(row, repeat)}
@@ -124,14 +133,40 @@ class Measured:
         engine = pd.DataFrame({name: data["engine"][name] for name in ENGINE}, dtype=float)
         environment, weights, tasks = dict(data["environment"]), dict(data["weights"]), dict(data["tasks"])
         made = cls(environment, weights, tasks, frame, engine)
-        if not all({"version", "content"} <= set(task) for task in tasks.values()) or len(made.machine) == 0:
-            raise ValueError("tasks without version and content")
+        if not all({"version", "content", "samples"} <= set(task) for task in tasks.values()) or len(made.machine) == 0:
+            raise ValueError("tasks without version, content and samples")
         if set(frame.task) != set(tasks) or "ar" not in set(frame.method):
             raise ValueError("its rows lack a task, or the baseline ar")
+        _check_complete(made)
         return made
 
 
+def _check_complete(made: Measured) -> None:
+    """Raises ValueError unless every method decoded every sample of every task in every repeat, once."""
+    samples = made.rows[["task", "sample_id"]].drop_duplicates()
+    for task, known in made.tasks.items():
+        count = int((samples.task == task).sum())
+        if count != known["samples"]:
+            raise ValueError(f"rows of {count} samples of {task}, of which it has {known['samples']}")
+    rows = made.rows[[*KEY, "repeat"]].value_counts()
+    repeats = range(made.rows.repeat.max() + 1)
+    expected = [
+        (*sample, method, repeat)
+        for sample in samples.itertuples(index=False, name=None)
+        for method in made.methods
+        for repeat in repeats
+    ]
+    missing = next((key for key in expected if key not in rows.index), None)
+    if missing:
+        task, sample, method, repeat = missing
+        raise ValueError(f"no row of sample {sample} of {task} with {method}, repeat {repeat}")
+    if rows.max() > 1:
+        raise ValueError("a sample has two rows of the same method")
+
+
 def _times(row: dict[str, Any], repeat: int) -> dict[str, float]:
+    if any(len(row[name]) != len(row["wall_s"]) for name in TIMES):
+        raise ValueError(f"times of {row['sample_id']} with {row['method']} that are not of the same repeats")
     times = {name: row[name][repeat] for name in TIMES}
     if not all(value >= 0 for value in times.values()):
         raise ValueError("a negative time")
