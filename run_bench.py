@@ -118,7 +118,7 @@ def do_train(args: argparse.Namespace) -> str:
     from bench.train_preverifier import train
 
     pair, variants = _pair(args), find_variants(_names("--variant", args.variant))
-    out = args.out or LAYERS / pair.name
+    out = args.out or LAYERS / pair.tokens_of
     tasks = _names("--tasks", args.tasks)
     reports = train(pair, tasks, variants, args.traces, out, args.minutes, args.seed, args.device, args.temperature)
     lines = [f"{name}: {variants[name].summary}\n\n{report.markdown()}" for name, report in reports.items()]

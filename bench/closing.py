@@ -39,6 +39,11 @@ def provenance(info: dict[str, Any], settings: bool = True) -> list[str]:
     for name, pair in info["pairs"].items():
         draft = f", draft {pair['draft']} ({pair['draft_dtype']})" if pair["draft"] else ""
         lines.append(f"Pair: {name} = {pair['target']} ({pair['target_dtype']}){draft}")
+        if "stand_in" in pair:
+            widened = "; ".join(f"{which} {text}" for which, text in pair["stand_in"].items() if text)
+            lines.append(
+                f"Stand-in: the tokens are those of these small models, the cost is of other shapes: {widened}"
+            )
     data = "; ".join(f"{name}: {task['samples']} samples from {task['source']}" for name, task in info["tasks"].items())
     decoding = (
         "greedy" if config["temperature"] == 0 else f"temperature {config['temperature']:g}, seed {config['seed']}"

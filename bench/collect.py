@@ -51,6 +51,8 @@ def collect(config: CollectConfig, say=print) -> TraceFolder:
     Raises:
         BenchError, MethodError, TaskError: a user's mistake, or a folder with other traces in it.
     """
+    if config.pair.base:
+        raise BenchError(f"the traces of a stand-in are those of its base pair: collect --pair {config.pair.base}")
     task, loaded = collected_samples(config)
     tokenizer = load_tokenizer(config.pair.target)
     chat = bool(tokenizer.chat_template)
@@ -64,7 +66,7 @@ def collect(config: CollectConfig, say=print) -> TraceFolder:
     else:
         written = None  # sampled outputs are drawn sample by sample, by the decode loop
     pair = load_pair(config.pair, config.placement)
-    width = pair.draft.model.get_output_embeddings().in_features
+    width = pair.draft.hidden_size
     folder.start({**info, "width": width})
     stop = StopRule(
         config.max_new_tokens, pair.eos_ids, task.stop(chat), partial(pair.tokenizer.decode, skip_special_tokens=True)

@@ -67,7 +67,7 @@ def identity(spec: PairSpec) -> dict[str, Any]:
     """The pair's weights, by which traces and trained layers are told apart from another pair's. A pruned draft is
     named by the layers that it lacks, a model from the hub by its id."""
     target = fingerprint(weights_folder(spec.target)) or spec.target
-    return {"pair": spec.name, "target": target, "draft": fingerprint(weights_folder(spec.draft)) or spec.draft}
+    return {"pair": spec.tokens_of, "target": target, "draft": fingerprint(weights_folder(spec.draft)) or spec.draft}
 
 
 def collected_samples(config: CollectConfig) -> tuple[Task, Loaded]:

@@ -26,8 +26,8 @@ def find_layer(pair: PairSpec, name: str) -> Path:
         if not Path(name).is_file():
             raise BenchError(f"no trained layer {name}: check the path in --set")
         return Path(name)
-    shipped = Path(str(files("methods").joinpath("weights", pair.name, "preverifier")))
-    for folder in (LAYERS / pair.name, shipped):
+    shipped = Path(str(files("methods").joinpath("weights", pair.tokens_of, "preverifier")))
+    for folder in (LAYERS / pair.tokens_of, shipped):
         if (folder / f"{name}.safetensors").is_file():
             return folder / f"{name}.safetensors"
     variant = "" if name == "default" else f" --variant {name}"
@@ -54,9 +54,9 @@ def with_layer(method: Method, pair: Pair, loaded: dict[str, PreVerifier] | None
         return method
     loaded, name = {} if loaded is None else loaded, method.settings.layer
     if name not in loaded:
-        draft = pair.draft.model
-        path, width = find_layer(pair.spec, name), draft.get_output_embeddings().in_features
-        loaded[name] = load_own(path, pair.spec, width, draft.get_input_embeddings().weight, pair.draft.device)
+        path, width = find_layer(pair.spec, name), pair.draft.hidden_size
+        embedding = pair.draft.model.get_input_embeddings().weight[:, :width]
+        loaded[name] = load_own(path, pair.spec, width, embedding, pair.draft.device)
     return method.with_layer(loaded[name])
 
 

@@ -4,6 +4,7 @@ from tabulate import tabulate
 
 from bench.pairs import registry
 from bench.schema import REPLAYS, SAMPLES, STEPS, markdown
+from bench.standin.registry import EXAMPLES, shapes, standin_pair
 from methods import METHODS
 from methods.registry import settings_help
 from tasks import TASKS, get_task
@@ -42,6 +43,8 @@ def _pairs() -> str:
     lines = []
     for spec in registry().values():
         lines += [f"{spec.name}: {spec.summary}", f"    target {spec.target}", f"    draft  {spec.draft}"]
+    lines += [f"{name}: {standin_pair(name).summary}" for name in EXAMPLES]
+    lines.append(f"standin:TARGET/DRAFT or standin:TARGET/DRAFT@PAIR, with shapes of {', '.join(shapes())}, or small")
     return "\n".join(lines)
 
 

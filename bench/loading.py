@@ -13,6 +13,7 @@ from bench.draft_vocab import read_vocab, reduce_head
 from bench.errors import BenchError
 from bench.models import load_model, load_tokenizer, local_folder, locate, prune
 from bench.pairs import DTYPES, PairSpec, Placement
+from bench.standin import changes, shapes, widen
 from methods import Engine
 from methods.packing import multiplies_bfloat16
 
@@ -31,6 +32,7 @@ class Pair:
     context_limit: int
     draft_dtype: str
     ignored_generation_config: Mapping[str, Any]
+    stand_in: Mapping[str, Any]
 
 
 def find_models(spec: PairSpec, with_draft: bool) -> None:
@@ -56,19 +58,23 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
     target = load_model(spec.target, placement, DTYPES[placement.dtype])
     vocab = token_count(tokenizer, target)
     draft_dtype = draft_precision(spec, placement)
-    shared = spec.draft.startswith("pruned:") and draft_dtype == placement.dtype and not spec.draft_vocab
+    own_weights = bool(spec.draft_vocab or spec.target_shape or spec.draft_shape)
+    shared = spec.draft.startswith("pruned:") and draft_dtype == placement.dtype and not own_weights
     draft = token_ids = None
     # A draft with weights of its own is loaded before the target's engine packs the head that a student's is made
     # from; a pruned one after it, so that both share the packed weights.
     if with_draft and not shared:
         draft, token_ids = load_draft(spec, placement, DTYPES[draft_dtype], target, vocab)
-    engine = Engine(target, vocab_size=vocab)
+    widths = [model and model.config.hidden_size for model in (target, draft)]
+    target, target_note = _stand_in(target, spec.target_shape, placement)
+    draft, draft_note = _stand_in(draft, spec.draft_shape if draft else "", placement)
+    engine = Engine(target, vocab_size=vocab, hidden_size=widths[0])
     if with_draft and shared:
         draft = prune(target, spec.draft.removeprefix("pruned:"))
     if draft and draft.get_input_embeddings().weight.shape[0] < vocab:
         raise BenchError(f"{spec.draft} knows fewer tokens than {spec.target}; use a --draft of the same family")
-    own_vocab = None if token_ids is not None or not draft else min(vocab, head_rows(draft))
-    draft_engine = draft and Engine(draft, vocab_size=own_vocab, token_ids=token_ids)
+    own_vocab = len(token_ids) if token_ids is not None else draft and min(vocab, head_rows(draft))
+    draft_engine = draft and Engine(draft, vocab_size=own_vocab, token_ids=token_ids, hidden_size=widths[1])
     return Pair(
         spec,
         engine,
@@ -78,7 +84,33 @@ def load_pair(spec: PairSpec, placement: Placement, *, with_draft: bool = True) 
         min(e.context_limit for e in (engine, draft_engine) if e),
         draft_dtype,
         ignored_generation_config(target),
+        {"target": target_note, "draft": draft_note} if spec.base else {},
     )
+
+
+def _stand_in(model: PreTrainedModel | None, name: str, placement: Placement) -> tuple[PreTrainedModel | None, str]:
+    """The model widened to the shape of this name, and what there is to say about that; the model itself without one.
+
+    Raises:
+        BenchError: it does not fit into the shape, or the result not into the device's memory.
+    """
+    if not name or model is None:
+        return model, ""
+    if placement.device_map:
+        raise BenchError(f"--device-map {placement.device_map}: a stand-in is built on one device; leave it out")
+    shape = shapes()[name]
+    try:
+        wide = widen(model, shape, device=placement.device)
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if "memory" not in str(error):
+            raise
+        gigabytes = shape.parameters() * model.dtype.itemsize / 1e9
+        raise BenchError(
+            f"a stand-in of shape {name} takes {gigabytes:.0f} GB in {str(model.dtype).removeprefix('torch.')}, more than "
+            f"{placement.device} has left; use --dtype bfloat16 or a smaller shape"
+        ) from None
+    parameters = sum(weight.numel() for weight in wide.parameters()) / 1e9
+    return wide, "; ".join(filter(None, (f"{name}: {parameters:.2f} billion parameters", changes(shape, wide.config))))
 
 
 def head_rows(model: PreTrainedModel) -> int:

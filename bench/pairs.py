@@ -12,9 +12,15 @@ from methods.settings import nearest
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+DEFAULT_PAIR = "smollm2-135m"
+
+
 @dataclass(frozen=True)
 class PairSpec:
-    """A row of pairs.toml; see its head for what the fields may be. `draft_dtype` applies on CPU."""
+    """A row of pairs.toml; see its head for what the fields may be. `draft_dtype` applies on CPU.
+
+    The models of a stand-in are those of the pair `base`, widened to the shapes named; an empty shape leaves a model as it is.
+    """
 
     name: str
     target: str
@@ -22,6 +28,14 @@ class PairSpec:
     draft_dtype: str = ""
     draft_vocab: str = ""
     summary: str = ""
+    base: str = ""
+    target_shape: str = ""
+    draft_shape: str = ""
+
+    @property
+    def tokens_of(self) -> str:
+        """The name of the pair whose tokens these are, and so whose trained layer and tuned parameters serve."""
+        return self.base or self.name
 
 
 @dataclass(frozen=True)
@@ -57,8 +71,14 @@ def find_pair(name: str | None, target: str | None = None, draft: str | None = N
         if not draft:
             raise BenchError("--target needs --draft DIR_OR_HUB_ID beside it")
         return PairSpec(f"{_short(target)}+{_short(draft)}", target, draft)
+    if name and name.startswith("standin:"):
+        from bench.standin.registry import standin_pair  # it reads this module's registry
+
+        if draft:
+            raise BenchError(f"--draft does not go with {name}, which names its draft's shape: standin:TARGET/DRAFT")
+        return standin_pair(name)
     pairs = registry()
-    name = name or "smollm2-135m"
+    name = name or DEFAULT_PAIR
     if name not in pairs:
         raise BenchError(f"unknown pair '{name}'{nearest(name, pairs)}")
     if draft:
@@ -69,7 +89,7 @@ def find_pair(name: str | None, target: str | None = None, draft: str | None = N
 def pair_flags(spec: PairSpec) -> str:
     """What to type for a pair: "--pair NAME", with --draft where that replaces its own, or --target and --draft."""
     pairs = registry()
-    if spec.name in pairs:
+    if spec.name in pairs or spec.base:
         return f"--pair {spec.name}"
     base = spec.name.partition("+")[0]
     if base in pairs and pairs[base].target == spec.target:

@@ -64,6 +64,7 @@ def add_pair(info: dict[str, Any], pair: Pair, config: RunConfig) -> dict[str, A
         "target_weights": fingerprint(weights_folder(pair.spec.target)),
         "draft_weights": fingerprint(weights_folder(pair.spec.draft)) if pair.draft else None,
         "context_limit": pair.context_limit,
+        **({"stand_in": pair.stand_in} if pair.stand_in else {}),
         "ignored_generation_config": pair.ignored_generation_config,
         "methods": {task: _described(config, pair, task) for task in config.tasks},
     }

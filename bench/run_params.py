@@ -13,7 +13,7 @@ def with_params(config: RunConfig, source: str | None) -> RunConfig:
     Raises:
         BenchError: no parameters of that kind, or a file with mistakes.
     """
-    found = {pair.name: find_params(source or _default(pair.name), pair.name) for pair in config.pairs}
+    found = {pair.name: find_params(source or _default(pair.tokens_of), pair.tokens_of) for pair in config.pairs}
     names = dict.fromkeys(entry.params_key for entry in config.methods)
     return replace(
         config,

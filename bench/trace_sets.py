@@ -31,7 +31,7 @@ def split_traces(root: Path, pair: PairSpec, task: str, temperature: float = 0.0
         BenchError: none were collected, or they belong to other weights.
     """
     train = checked_set(root, pair, task, "train", temperature=temperature)
-    if (trace_folder(root, pair.name, task, "validation", temperature) / "traces.json").exists():
+    if (trace_folder(root, pair.tokens_of, task, "validation", temperature) / "traces.json").exists():
         return Split(train.traces, checked_set(root, pair, task, "validation", temperature=temperature))
     texts = list(dict.fromkeys(source_of(trace.sample_id) for trace in train.traces))
     if len(texts) < 2:
@@ -51,7 +51,7 @@ def checked_set(
     Raises:
         BenchError: none were collected, or they belong to other weights.
     """
-    folder = trace_folder(root, pair.name, task, split, temperature)
+    folder = trace_folder(root, pair.tokens_of, task, split, temperature)
     if not (folder / "traces.json").exists():
         raise BenchError(
             f"no traces of {task} ({split}) for {pair.name} in {root}; make them with: python run_bench.py collect "

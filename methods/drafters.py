@@ -46,7 +46,7 @@ def new_draft(engine: Engine, sampling: Sampling, capacity: int) -> Draft:
     head = engine.model.get_output_embeddings()
     return Draft(
         capacity,
-        head.in_features,
+        engine.hidden_size,
         min(head.out_features, engine.vocab_size or head.out_features),
         dtype=engine.model.dtype,
         device=engine.device,

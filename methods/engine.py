@@ -36,10 +36,18 @@ class Engine:
         model: in evaluation mode, on its device(s); its CPU linears are packed in place.
         vocab_size: logits are cut to this many columns, so that the rows that pad a vocabulary (Qwen2.5 pads 151 665
             tokens to 151 936 or 152 064) are never drawn. Default: all.
+        hidden_size: hidden states are cut to this many dimensions, where a widened model fills up with zeros. Default: all.
         token_ids: (vocab,) ids that the head's rows stand for, when the head holds a reduced vocabulary; see `to_full`.
     """
 
-    def __init__(self, model: PreTrainedModel, *, vocab_size: int | None = None, token_ids: torch.Tensor | None = None):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        vocab_size: int | None = None,
+        token_ids: torch.Tensor | None = None,
+        hidden_size: int | None = None,
+    ):
         self.model = use_grouped_attention(pack_linears(model)).eval()
         self.device = model.get_input_embeddings().weight.device
         if self.device.type == "meta":
@@ -47,6 +55,7 @@ class Engine:
                 "--device-map puts a model's embedding on disk or host memory; use a map that keeps it on a card"
             )
         self.vocab_size = vocab_size
+        self.hidden_size = hidden_size or model.get_output_embeddings().in_features
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
         self.cache = rollback_cache(model.config, 0)
         # `transformers` renamed the argument in 5.2x and warns about the old name.
@@ -160,7 +169,7 @@ class Engine:
             **extra,
         ).logits[0]
         hidden, self._hidden = self._hidden[0], None
-        return Output(logits[:, : self.vocab_size], hidden)
+        return Output(logits[:, : self.vocab_size], hidden[:, : self.hidden_size])
 
     def move(self, source: int, target: int, n: int) -> None:
         """Copies the cache's entries of n tokens from place `source` to place `target`."""

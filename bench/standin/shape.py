@@ -77,8 +77,9 @@ def fit(config: LlamaConfig, shape: Shape) -> Shape:
     return replace(shape, kv_heads=kv_heads, heads=heads, vocab=max(shape.vocab, small.vocab))
 
 
-def changes(asked: Shape, given: Shape) -> str:
-    """In words, how the stand-in's shape differs from the one asked for; "" where it does not."""
+def changes(asked: Shape, config: LlamaConfig) -> str:
+    """In words, how a stand-in's shape differs from the one asked for; "" where it does not."""
+    given = shape_of(config)
     parts = [
         f"{getattr(given, what)} {words} instead of {getattr(asked, what)}"
         for what, words in (("heads", "query heads"), ("kv_heads", "key/value heads"), ("vocab", "vocabulary rows"))

@@ -7,7 +7,7 @@ import torch
 
 from bench.errors import BenchError
 from bench.standin import Shape, widen
-from bench.standin.shape import changes, fit
+from bench.standin.shape import changes, fit, shape_of
 from methods import Engine
 from tests.methods.models import greedy_reference, tiny_model
 
@@ -71,14 +71,15 @@ def test_added_layers_may_lie_anywhere(layers):
 def test_the_model_has_the_shape_that_was_asked_for(shape):
     given = fit(small_model().config, shape)
     large = widen(small_model(), shape)
+    assert shape_of(large.config, shape.name) == given
     assert sum(p.numel() for p in large.parameters()) == given.parameters()
-    assert bool(changes(shape, given)) == (shape.name in ("fewer key/value heads", "smaller vocabulary"))
+    assert bool(changes(shape, large.config)) == (shape.name in ("fewer key/value heads", "smaller vocabulary"))
 
 
 def test_what_a_shape_lacks_is_kept_and_said():
     shape = SHAPES[7]
-    given = fit(small_model().config, shape)
-    assert (given.heads, given.kv_heads) == (8, 2)
+    given = widen(small_model(), shape).config
+    assert (given.num_attention_heads, given.num_key_value_heads) == (8, 2)
     assert changes(shape, given).startswith("8 query heads instead of 7, 2 key/value heads instead of 1: +")
 
 

@@ -61,7 +61,7 @@ class MarkovEngine:
         self.table = 1.5 * torch.randn(VOCAB, VOCAB, columns, dtype=torch.float64, generator=generator)
         self.device, self.vocab_size, self.token_ids = torch.device("cpu"), VOCAB, token_ids
         self.model = self
-        self.dtype, self.in_features, self.out_features = torch.float64, 1, columns
+        self.dtype, self.hidden_size, self.out_features = torch.float64, 1, columns
         self.to_full = functools.partial(Engine.to_full, self)
 
     def get_output_embeddings(self):
