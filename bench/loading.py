@@ -1,7 +1,7 @@
 """Loading a pair of models so that it is ready to decode."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _OWN = ("student:", "pruned:")  # drafts made from the target, whose tokenizer i
 
 @dataclass(frozen=True)
 class Pair:
-    """A loaded pair. `draft` is None for runs of `ar` alone."""
+    """A loaded pair. `draft` is None for runs of `ar` alone; `stand_in` says of each widened model what shape it got."""
 
     spec: PairSpec
     target: Engine
@@ -32,7 +32,7 @@ class Pair:
     context_limit: int
     draft_dtype: str
     ignored_generation_config: Mapping[str, Any]
-    stand_in: Mapping[str, Any]
+    stand_in: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find_models(spec: PairSpec, with_draft: bool) -> None:
