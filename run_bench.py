@@ -50,6 +50,9 @@ def do_run(config, args: argparse.Namespace) -> int:
     from bench.closing import report
     from bench.run import Interrupted, resume, run
 
+    if args.dry_run:
+        print(plan(config, args))
+        return 0
     try:
         print(report(resume(args.out, args.resume) if args.resume is not None else run(config, args.out)))
     except Interrupted as interrupted:
@@ -57,6 +60,15 @@ def do_run(config, args: argparse.Namespace) -> int:
         print(f"Interrupted; go on with: python run_bench.py --resume {interrupted}{where}", file=sys.stderr)
         return 130
     return 0
+
+
+def plan(config, args: argparse.Namespace) -> str:
+    from bench.dry_run import dry_run
+    from bench.errors import BenchError
+
+    if config is None:
+        raise BenchError("--dry-run plans a new run; leave out --resume")
+    return dry_run(config, args.bandwidth, args.memory)
 
 
 def dispatch(args: argparse.Namespace) -> int:

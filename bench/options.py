@@ -13,6 +13,7 @@ RUN_EXAMPLES = """examples:
   python run_bench.py --method sd --task cnn_dm --temperature 0.7 --top-p 0.9 --seed 1 --repeat 3
   python run_bench.py --pair qwen2.5-7b --method sd --task mbpp --device cuda
   python run_bench.py --target DIR --draft DIR --method sd --task gsm8k
+  python run_bench.py --pair standin:qwen2.5-32b/0.5b --dry-run --memory 80 --bandwidth 3350
   python run_bench.py --resume RUN_ID                 goes on with a run that was interrupted
 
 other verbs (each has its own --help):
@@ -137,6 +138,7 @@ def add_run(verbs) -> None:
     decoding.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
     decoding.add_argument("--repeat", type=int, default=1, metavar="N", help="decodings of each prompt (default: 1)")
     _add_placement(run.add_argument_group("machine"))
+    _add_dry_run(run)
     _add_results(run)
 
 
@@ -175,6 +177,19 @@ def _add_placement(group) -> None:
     )
 
 
+def _add_dry_run(parser) -> None:
+    group = parser.add_argument_group("planning")
+    group.add_argument(
+        "--dry-run", action="store_true", help="say what memory and time per pass it would take, and stop"
+    )
+    group.add_argument(
+        "--bandwidth", type=float, metavar="GB/S", help="with --dry-run: of memory (default: measured on --device)"
+    )
+    group.add_argument(
+        "--memory", type=float, metavar="GB", help="with --dry-run: of another machine (default: what is left here)"
+    )
+
+
 def _add_results(parser) -> None:
     group = parser.add_argument_group("results")
     group.add_argument(
@@ -189,6 +204,7 @@ def add_sweep(verbs) -> None:
         "file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)"
     )
     _add_data_dir(sweep)
+    _add_dry_run(sweep)
     _add_results(sweep)
 
 

@@ -34,7 +34,7 @@ class PairSpec:
 
     @property
     def tokens_of(self) -> str:
-        """The name of the pair whose tokens these are, and so whose trained layer and tuned parameters serve."""
+        """The name of the pair whose tokens these are. Its trained layer serves, and its parameters where none are the stand-in's own."""
         return self.base or self.name
 
 

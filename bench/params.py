@@ -1,5 +1,6 @@
 """Tuned parameters of methods: files that tuning writes and runs read."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -40,9 +41,9 @@ class Params:
         return {}
 
 
-def find_params(source: str, pair: str) -> Params:
-    """Parameters by what `--params` says: "tuned" (the file that ships for the pair), "paper" (published settings),
-    "defaults", or a FILE.
+def find_params(source: str, *pairs: str) -> Params:
+    """Parameters by what `--params` says: "tuned" (the file that ships for a pair, the first of them that has one), "paper"
+    (published settings), "defaults", or a FILE.
 
     Raises:
         BenchError: nothing of that kind, or a file with mistakes.
@@ -51,19 +52,23 @@ def find_params(source: str, pair: str) -> Params:
         return Params(source)
     if source == "paper":
         return Params(source, tasks={ALL: PUBLISHED})
-    path = shipped_params(pair) if source == "tuned" else Path(source)
-    if source == "tuned" and not path.is_file():
+    path = shipped_params(*pairs) if source == "tuned" else Path(source)
+    if path is None:
         raise BenchError(
-            f"--params tuned: no parameters ship for {pair}; make them with run_bench.py tune and the options that name "
+            f"--params tuned: no parameters ship for {pairs[0]}; make them with run_bench.py tune and the options that name "
             "this pair, then use --params FILE, or use --params defaults"
         )
     params = read_params(path)
     return replace(params, source=f"bench/params/{path.name}") if source == "tuned" else params
 
 
-def shipped_params(pair: str) -> Path:
-    """Where the parameters of a pair ship, if they do."""
-    return Path(str(files("bench").joinpath("params", f"{pair}.toml")))
+def shipped_params(*pairs: str) -> Path | None:
+    """Where parameters ship for a pair, the first of these that has some: "standin:1b/small" in standin-1b-small.toml."""
+    for pair in pairs:
+        path = Path(str(files("bench").joinpath("params", f"{re.sub('[:/@]', '-', pair)}.toml")))
+        if path.is_file():
+            return path
+    return None
 
 
 def write_params(path: Path, params: Params) -> None:

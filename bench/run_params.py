@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from bench.config import RunConfig
+from bench.pairs import PairSpec
 from bench.params import Params, find_params, shipped_params
 
 
@@ -13,7 +14,7 @@ def with_params(config: RunConfig, source: str | None) -> RunConfig:
     Raises:
         BenchError: no parameters of that kind, or a file with mistakes.
     """
-    found = {pair.name: find_params(source or _default(pair.tokens_of), pair.tokens_of) for pair in config.pairs}
+    found = {pair.name: _found(source, pair) for pair in config.pairs}
     names = dict.fromkeys(entry.params_key for entry in config.methods)
     return replace(
         config,
@@ -22,8 +23,10 @@ def with_params(config: RunConfig, source: str | None) -> RunConfig:
     )
 
 
-def _default(pair: str) -> str:
-    return "tuned" if shipped_params(pair).is_file() else "defaults"
+def _found(source: str | None, pair: PairSpec) -> Params:
+    """A stand-in's own parameters, tuned at its cost, go before those of the pair whose tokens it has."""
+    names = (pair.name, pair.tokens_of)
+    return find_params(source or ("tuned" if shipped_params(*names) else "defaults"), *names)
 
 
 def _of_tasks(params: Params, tasks: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, dict]]:

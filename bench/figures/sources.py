@@ -174,7 +174,7 @@ def how_to_replay(results: Results, pair: str, sweep: str = SWEEP, costs: str = 
     first = [f"collect {flags}{tasks.replace('--tasks', '--task')} --split test --limit 100"]
     if "costs.toml" in costs:
         first.append(f"costs {flags}")
-    if not shipped_params(pair).is_file():  # the sweeps ask for tuned ones
+    if not shipped_params(pair):  # the sweeps ask for tuned ones
         sweep += " --params defaults"
     verbs = [*(first if replay_rows(results, pair).empty else ()), f"replay {sweep} {flags}{tasks} --costs {costs}"]
     return "make one with: " + ", then: ".join(f"python run_bench.py {verb}" for verb in verbs)

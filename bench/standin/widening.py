@@ -74,7 +74,7 @@ def widen(
     """
     rows = small.get_output_embeddings().out_features  # fewer than embeddings, where the head is reduced
     given = fit(small.config, shape)
-    config = _config(small.config, given)
+    config = widened_config(small.config, given)
     plan = layout(shape_of(small.config), given, layers)
     large = _empty(config, torch.device(device), dtype or small.dtype)
     generator = torch.Generator(device).manual_seed(seed)
@@ -99,7 +99,7 @@ def widen(
     return large.eval()
 
 
-def _config(small: LlamaConfig, shape: Shape) -> LlamaConfig:
+def widened_config(small: LlamaConfig, shape: Shape) -> LlamaConfig:
     """The small model's config in another shape. Mean squares over more dimensions are smaller, and so is epsilon."""
     config = copy.deepcopy(small)
     config.hidden_size, config.intermediate_size = shape.hidden, shape.intermediate

@@ -55,7 +55,9 @@ def test_names_that_are_none_are_refused(name, reason):
 @pytest.fixture
 def tiny_standin(llama_pair, monkeypatch):
     """A stand-in over the tiny pair, registered as if it shipped."""
+    import bench.loading
     import bench.pairs
+    import bench.sizes
     import bench.standin.registry as names
 
     target, draft = map(str, llama_pair)
@@ -66,7 +68,7 @@ def tiny_standin(llama_pair, monkeypatch):
         "flat": Shape("flat", 1, 96, 8, 4, 16, 128, 600),
     }
     monkeypatch.setattr(names, "registry", lambda: {"tiny": tiny})
-    for module in (names, __import__("bench.loading", fromlist=["shapes"])):
+    for module in (names, bench.loading, bench.sizes):
         monkeypatch.setattr(module, "shapes", lambda: wide)
     return target, draft
 

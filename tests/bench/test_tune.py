@@ -12,6 +12,7 @@ from bench.params import Params, find_params, read_params, write_params
 from bench.replay import replay_set
 from bench.tune import render, tune
 from methods import METHODS, get_method
+from run_bench import build_parser, run_config
 from tests.bench.made_traces import random_set
 
 COSTS = flat_costs(0.1)
@@ -124,6 +125,22 @@ def test_other_sources_of_parameters():
         find_params("tuned", "nothing")
     with pytest.raises(BenchError, match="no-such-file"):
         find_params("no-such-file", "tiny")
+
+
+def test_a_stand_in_has_its_own_parameters_or_those_of_the_pair_whose_tokens_it_has(tmp_path, monkeypatch):
+    from bench import params
+
+    monkeypatch.setattr(params, "files", lambda package: tmp_path)
+    (tmp_path / "params").mkdir()
+    for name, gamma in (("standin-1b-small", 9), ("smollm2-135m", 3)):
+        write_params(tmp_path / "params" / f"{name}.toml", Params("", tasks={"all": {"sd": {"gamma": gamma}}}))
+
+    def gamma(pair: str) -> int:
+        config = run_config(build_parser("run").parse_args(["run", "--pair", pair, "--method", "sd", "--task", "mbpp"]))
+        return config.params[pair]["mbpp"]["sd"]["gamma"]
+
+    assert gamma("standin:1b/small") == 9
+    assert gamma("standin:1b/1b") == gamma("smollm2-135m") == 3
 
 
 def test_a_row_with_the_default_layer_takes_the_methods_own_parameters():
