@@ -8,7 +8,10 @@ comma := ,
 empty :=
 COSTS := $(PAPER)/costs.toml$(subst $(empty) ,,$(foreach r,$(RATIOS),$(comma)$(PAPER)/costs.toml@$(r)))
 
-.PHONY: run test check paper figures setup clean
+STANDIN := results/standin
+LIMIT ?= 4
+
+.PHONY: run test check paper figures standin setup clean
 
 run: setup
 	$(BIN)/python run_bench.py --method sd,entropy,pacer --task gsm8k
@@ -29,6 +32,14 @@ paper: setup
 	$(BIN)/python run_bench.py replay bench/sweeps/ablations.toml --costs $(PAPER)/costs.toml --traces $(PAPER)/traces --out $(PAPER) > $(PAPER)/ablations.txt
 	$(BIN)/python run_bench.py replay bench/sweeps/sensitivity.toml --costs $(PAPER)/costs.toml --traces $(PAPER)/traces --out $(PAPER) > $(PAPER)/sensitivity.txt
 	$(MAKE) figures
+
+# Every method on the stand-in for two CPU cores, beside what a replay says of the same prompts. LIMIT: prompts per task.
+standin: setup
+	$(BIN)/python run_bench.py costs --pair standin:1b/small --repeats 6 --out $(STANDIN)/costs.toml
+	$(BIN)/python run_bench.py sweep bench/sweeps/standin.toml --limit $(LIMIT) --out $(STANDIN)
+	$(BIN)/python run_bench.py collect --task gsm8k,humaneval --split test --limit $(LIMIT) --max-new-tokens 48 --out $(STANDIN)/traces
+	$(BIN)/python run_bench.py replay bench/sweeps/standin.toml --costs $(STANDIN)/costs.toml --traces $(STANDIN)/traces --out $(STANDIN) > $(STANDIN)/replay.txt
+	$(BIN)/python run_bench.py table $(STANDIN) --only main,time,predicted
 
 # Tables, figures and the report from what `paper` measured.
 figures: setup

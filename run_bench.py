@@ -31,7 +31,7 @@ def run_config(args: argparse.Namespace):
         placement=place(args.device, args.dtype, args.device_map),
         limit=parse_limit(args.limit),
         **{name: getattr(args, name) for name in ("split", "few_shot", "prompt", "max_new_tokens", "temperature")},
-        **{name: getattr(args, name) for name in ("top_p", "top_k", "seed", "repeat", "data_dir")},
+        **{name: getattr(args, name) for name in ("top_p", "top_k", "seed", "repeat", "data_dir", "audit")},
     )
     return with_params(config, args.params)
 
@@ -47,6 +47,7 @@ def _names(flag: str, text: str) -> list[str]:
 
 
 def do_run(config, args: argparse.Namespace) -> int:
+    from bench.audit import lossless
     from bench.closing import report
     from bench.run import Interrupted, resume, run
 
@@ -54,12 +55,13 @@ def do_run(config, args: argparse.Namespace) -> int:
         print(plan(config, args))
         return 0
     try:
-        print(report(resume(args.out, args.resume) if args.resume is not None else run(config, args.out)))
+        folder = resume(args.out, args.resume) if args.resume is not None else run(config, args.out)
+        print(report(folder))
     except Interrupted as interrupted:
         where = "" if args.out == Path("results") else f" --out {args.out}"
         print(f"Interrupted; go on with: python run_bench.py --resume {interrupted}{where}", file=sys.stderr)
         return 130
-    return 0
+    return 0 if lossless(folder.info()) else 1
 
 
 def plan(config, args: argparse.Namespace) -> str:
@@ -80,7 +82,8 @@ def dispatch(args: argparse.Namespace) -> int:
 
         if args.resume is None and not args.file:
             raise BenchError("sweep needs a FILE.toml, or --resume RUN_ID")
-        return do_run(None if args.resume is not None else read_sweep(args.file, args.data_dir), args)
+        config = None if args.resume is not None else read_sweep(args.file, args.data_dir, limit=args.limit)
+        return do_run(config, args)
     if args.verb == "ls":
         from bench.listing import listing
 
@@ -168,7 +171,7 @@ def do_tune(args: argparse.Namespace) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 for a regression that `check` found, 2 for a user's mistake (one line on stderr says what to
+    """Returns the exit code: 0, 1 for a regression that `check` found or an output that an audit found wrong, 2 for a user's mistake (one line on stderr says what to
     do), 130 after Ctrl-C."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv or argv[0] not in VERBS:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from bench.audit import audit_lines
 from bench.store import RunFolder
 from bench.summary import NOTES, render, summarise
 from methods import METHODS
@@ -19,6 +20,7 @@ def report(folder: RunFolder) -> str:
         "",
         *provenance(info),
         NOTES,
+        *audit_lines(info),
     ]
     notes = [f"{name}: {note}" for name, task in info["tasks"].items() for note in task["notes"]]
     if info["resumed_with"]:

@@ -42,7 +42,8 @@ class MethodEntry:
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that decides a run's rows, machine aside. `limit` None is the whole split; `prompt` is auto, chat or
-    base; `params` are settings by pair, task and method, `params_source` says where each pair's come from."""
+    base; `params` are settings by pair, task and method, `params_source` says where each pair's come from; of each task,
+    `audit` samples are read again at the end."""
 
     pairs: tuple[PairSpec, ...]
     tasks: tuple[str, ...]
@@ -59,6 +60,7 @@ class RunConfig:
     seed: int = 0
     repeat: int = 1
     data_dir: str | None = None
+    audit: int = 2
     params: dict[str, dict[str, dict[str, dict[str, Any]]]] = field(default_factory=dict)
     params_source: dict[str, str] = field(default_factory=dict)
 
@@ -76,6 +78,8 @@ class RunConfig:
             raise BenchError(f"--max-new-tokens {self.max_new_tokens}: use 1 or more")
         if self.repeat < 1:
             raise BenchError(f"--repeat {self.repeat}: use 1 or more")
+        if self.audit < 0:
+            raise BenchError(f"--audit {self.audit}: use 0 (none) or more")
         Sampling(self.temperature, self.top_k, self.top_p)  # raises MethodError for a value out of range
         if not (self.pairs and self.tasks and self.methods):
             raise BenchError(

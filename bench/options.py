@@ -26,6 +26,7 @@ other verbs (each has its own --help):
   python run_bench.py tune --pair NAME                tunes every method alike, by replay
   python run_bench.py train-draft --pair NAME         distils a draft model from a pair's target
   python run_bench.py table|plot|report results/      the paper's tables and figures, and a page to look at every step
+  python run_bench.py audit results/RUN               exit code 1 if an output is not what the target says
   python run_bench.py check --baseline FILE           exit code 1 if a speedup has regressed
   python run_bench.py export|import                   Spec-Bench's answer files
 """
@@ -137,6 +138,13 @@ def add_run(verbs) -> None:
     decoding.add_argument("--top-k", type=int, default=0, metavar="K", help="top-k sampling, 0 is off (default: 0)")
     decoding.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
     decoding.add_argument("--repeat", type=int, default=1, metavar="N", help="decodings of each prompt (default: 1)")
+    decoding.add_argument(
+        "--audit",
+        type=int,
+        default=2,
+        metavar="N",
+        help="samples per task that the target reads again at the end, to see that no output is wrong (default: 2)",
+    )
     _add_placement(run.add_argument_group("machine"))
     _add_dry_run(run)
     _add_results(run)
@@ -203,6 +211,7 @@ def add_sweep(verbs) -> None:
     sweep.add_argument(
         "file", type=Path, nargs="?", help="sweep file; its keys are the options of run (not needed with --resume)"
     )
+    sweep.add_argument("--limit", metavar="N", help="samples per task, or all (default: what the file says, else 8)")
     _add_data_dir(sweep)
     _add_dry_run(sweep)
     _add_results(sweep)

@@ -35,18 +35,22 @@ def check_resumable(folder: RunFolder, config: RunConfig, tasks: list[LoadedTask
         BenchError: a task has other samples or another version than before.
     """
     info = folder.info()
-    for task in tasks:
-        now, before = task.describe(), info["tasks"].get(task.name, {})
-        if (now["content"], now["version"]) != (before.get("content"), before.get("version")):
-            raise BenchError(
-                f"--resume {folder.run_id}: {task.name} has changed: it is now version {now['version']} from "
-                f"{now['source']}, not {before.get('version')} from {before.get('source')}; give it the same data, or "
-                "start a new run"
-            )
+    check_same_samples(info, tasks, f"--resume {folder.run_id}", "give it the same data, or start a new run")
     now = environment(config.placement.device)
     if now not in (info["environment"], *info["resumed_with"]):
         info["resumed_with"].append(now)
     return info
+
+
+def check_same_samples(info: dict[str, Any], tasks: list[LoadedTask], who: str, remedy: str) -> None:
+    """Raises BenchError, in the name of `who`, when a task has other samples or another version than in run.json."""
+    for task in tasks:
+        now, before = task.describe(), info["tasks"].get(task.name, {})
+        if (now["content"], now["version"]) != (before.get("content"), before.get("version")):
+            raise BenchError(
+                f"{who}: {task.name} has changed: it is now version {now['version']} from {now['source']}, not "
+                f"{before.get('version')} from {before.get('source')}; {remedy}"
+            )
 
 
 def add_pair(info: dict[str, Any], pair: Pair, config: RunConfig) -> dict[str, Any]:

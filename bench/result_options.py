@@ -7,6 +7,9 @@ TABLE_EXAMPLES = """examples:
   python run_bench.py table results/ --format latex --out tables/
   python run_bench.py table results/ --only main,passes --format csv > main.csv
 """
+AUDIT_EXAMPLES = """example:
+  python run_bench.py audit results/20260101-120000-gsm8k-ar-sd --limit 4
+"""
 PLOT_EXAMPLES = """example:
   python run_bench.py plot results/ --out figures/
 """
@@ -29,7 +32,7 @@ IMPORT_EXAMPLES = """example:
 def add_table(verb) -> None:
     _add_paths(verb)
     verb.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(default: md)")
-    verb.add_argument("--only", metavar="NAMES", help="main, passes, time, ablations, oracle, published (default: all)")
+    verb.add_argument("--only", metavar="NAMES", help="main, passes, time, ablations, oracle, predicted, published (default: all)")
     verb.add_argument("--out", type=Path, metavar="DIR", help="writes a file per table there, instead of printing")
 
 
@@ -41,6 +44,12 @@ def add_plot(verb) -> None:
 def add_report(verb) -> None:
     _add_paths(verb)
     verb.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="(default: report.html)")
+
+
+def add_audit(verb) -> None:
+    verb.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
+    verb.add_argument("--limit", metavar="N", default="all", help="samples per task, or all (default: all)")
+    verb.add_argument("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: as in the run)")
 
 
 def add_check(verb) -> None:
@@ -93,6 +102,7 @@ RESULT_VERBS = {
         "one HTML page with tables, figures, and every output with its draft-verify steps",
         REPORT_EXAMPLES,
     ),
+    "audit": (add_audit, "let the target read a run's outputs again; exit code 1 if one is wrong", AUDIT_EXAMPLES),
     "check": (add_check, "run a small fixed set again; exit code 1 if a method has regressed", CHECK_EXAMPLES),
     "export": (add_export, "write logged outputs in the format of another harness", EXPORT_EXAMPLES),
     "import": (add_import, "read another harness's outputs as a run", IMPORT_EXAMPLES),

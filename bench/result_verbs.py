@@ -25,6 +25,13 @@ def do_report(args: argparse.Namespace) -> tuple[int, str]:
     return 0, write_report(read_results(args.paths), args.out)
 
 
+def do_audit(args: argparse.Namespace) -> tuple[int, str]:
+    from bench.audit import audit_run
+    from bench.sweep import parse_limit
+
+    return audit_run(args.run, parse_limit(args.limit), args.device)
+
+
 def do_check(args: argparse.Namespace) -> tuple[int, str]:
     from bench.check import check
 
@@ -47,6 +54,7 @@ DO: dict[str, Callable[[argparse.Namespace], tuple[int, str]]] = {
     "table": do_table,
     "plot": do_plot,
     "report": do_report,
+    "audit": do_audit,
     "check": do_check,
     "export": do_export,
     "import": do_import,

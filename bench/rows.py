@@ -8,7 +8,9 @@ from typing import Any
 
 from bench.plan import Prompt
 from methods import Decoded
+from methods.decode import Step
 from methods.phrases.pool import PoolUse
+from methods.verification import Draws
 
 _PARTS = ("draft_s", "preverify_s", "verify_s")
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what is decoded of a character whose last token is still to come
@@ -86,6 +88,7 @@ def step_rows(key: dict[str, Any], prompt: Prompt, decoded: Decoded, tokenizer) 
             "confidence": step.confidence,
             "entropy": step.entropy,
             "estimate": _padded(step.estimate, step.drafted),
+            **_draws(step),
             "accepted_flags": [i < step.accepted for i in range(step.drafted)],
             "drafted_tokens": step.tokens,
             "drafted_text": drafted,
@@ -93,6 +96,11 @@ def step_rows(key: dict[str, Any], prompt: Prompt, decoded: Decoded, tokenizer) 
         }
         for number, (step, (drafted, emitted)) in enumerate(zip(decoded.steps, texts, strict=True))
     ]
+
+
+def _draws(step: Step) -> dict[str, Any]:
+    """Null when greedy."""
+    return {f.name: getattr(step.draws, f.name, None) for f in fields(Draws)}
 
 
 def token_texts(tokenizer, before: Sequence[int], tokens: Sequence[int]) -> list[str]:

@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from bench.audit import with_audit
 from bench.config import RunConfig
 from bench.errors import BenchError
 from bench.layers import find_layers
-from bench.loading import find_models, load_pair
-from bench.plan import LoadedTask, load_tasks, prompts
+from bench.loading import Pair, find_models, load_pair
+from bench.plan import LoadedTask, Prompt, load_tasks, prompts
 from bench.provenance import add_pair, check_resumable, first_info
 from bench.runner import PairRunner
 from bench.store import RunFolder
@@ -111,14 +112,24 @@ def _cannot_store(folder: RunFolder, error: OSError) -> BenchError:
 def _run_pair(config: RunConfig, number: int, per_pair: int, tasks: list[LoadedTask], folder, bar, interrupted) -> None:
     """All samples of one pair that are not finished."""
     positions = range(number * per_pair, (number + 1) * per_pair)
-    done = folder.finished_positions()
-    if done.issuperset(positions):
+    done, spec = folder.finished_positions(), config.pairs[number]
+    decoded, audited = done.issuperset(positions), not config.audit or spec.name in folder.info().get("audit", {})
+    if decoded and audited:
         return
-    spec = config.pairs[number]
     bar.set_description(f"loading {spec.name}")
     pair = load_pair(spec, config.placement, with_draft=_with_draft(config))
     folder.write_info(add_pair(folder.info(), pair, config))
     everything = prompts(config, tasks, pair, positions.start)
+    if not decoded:
+        _decode(config, pair, everything, done, folder, bar, interrupted)
+    if config.audit:
+        bar.set_description(f"{spec.name} audit")
+        folder.write_info(with_audit(folder, config, pair, everything))
+
+
+def _decode(config: RunConfig, pair: Pair, everything: list[Prompt], done: set[int], folder, bar, interrupted) -> None:
+    """All prompts of a pair that are not done."""
+    spec = pair.spec
     runner = PairRunner(config, pair)
     bar.set_description(f"{spec.name} warm-up")
     runner.warm_up([prompt for prompt in everything if prompt.position not in done])

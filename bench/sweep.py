@@ -36,6 +36,7 @@ def read_sweep(
     pair: PairSpec | None = None,
     params: str | None = None,
     tasks: list[str] | None = None,
+    limit: str | None = None,
 ) -> RunConfig:
     """The run that a sweep file describes: the command line's options as keys, lists `pairs` and `tasks`, and one
     [[methods]] table per row of the result:
@@ -48,7 +49,8 @@ def read_sweep(
         label = "sd-3"          # optional; the method's name by default
         settings.gamma = 3
 
-    `grid.threshold = [0.3, 0.4]` beside other lists makes a row of each combination. `pair`, `params` and `tasks` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
+    `grid.threshold = [0.3, 0.4]` beside other lists makes a row of each combination. `pair`, `params`,
+    `tasks` and `limit` replace what the file says; its own `params` is tuned, paper, defaults (the default) or a file.
 
     Raises:
         BenchError: a file that cannot be read, an unknown key, or a value of the wrong type.
@@ -71,7 +73,8 @@ def read_sweep(
     for key in ("tasks", "pairs"):
         if not all(isinstance(name, str) for name in table.get(key, ())):
             raise BenchError(f"{path}: {key} must list names in quotes")
-    limit = table.pop("limit", 8)
+    limit = limit or table.pop("limit", 8)
+    table.pop("limit", None)
     params = params or table.pop("params", "defaults")
     table.pop("params", None)
     pairs, file_tasks = table.pop("pairs", ["smollm2-135m"]), table.pop("tasks")

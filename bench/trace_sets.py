@@ -61,4 +61,5 @@ def checked_set(
     owner, now = TraceFolder(folder).info()["identity"], identity(pair)
     if any(owner.get(key) != now[key] for key in ("target", "draft")):
         raise BenchError(f"{folder} was collected with other weights than {pair.name} has now; collect anew")
-    return read_trace_set(folder, limit, sampled=temperature > 0)
+    found = read_trace_set(folder, limit, sampled=temperature > 0)
+    return dataclasses.replace(found, pair=pair.name)  # a stand-in's traces are those of its base pair

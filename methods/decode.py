@@ -15,7 +15,7 @@ from methods.sampling import Sampling
 from methods.stopping import StopRule
 from methods.timer import StepTimer, synchronised_clock
 from methods.tree import branch_parents
-from methods.verification import Verdict, verify
+from methods.verification import Draws, Verdict, verify
 
 _DRAFT_STREAM = 0x5EED
 
@@ -42,6 +42,7 @@ class Step:
     confidence: list[float]
     entropy: list[float]
     estimate: list[float] | None
+    draws: Draws | None
 
 
 @dataclass
@@ -168,6 +169,7 @@ class Decoder:
             confidence=confidence,
             entropy=entropy,
             estimate=policy.estimates if drafted else None,
+            draws=verdict.draws,
         )
         return step, [verdict.next_token], end
 

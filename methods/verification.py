@@ -10,13 +10,28 @@ from methods.tree import follow
 
 
 @dataclass(frozen=True)
+class Draws:
+    """What decided a sampled step, so that its decisions can be checked afterwards.
+
+    `target_probability`, `uniform`: of each draft token, p_i(d_i) and the number in [0, 1) that p_i(d_i) / q_i(d_i) was
+    compared with. `next_target_probability`, `next_draft_probability`: p and q of the token that the target put after the
+    accepted ones; q is 0 after full acceptance.
+    """
+
+    target_probability: tuple[float, ...]
+    uniform: tuple[float, ...]
+    next_target_probability: float
+    next_draft_probability: float
+
+
+@dataclass(frozen=True)
 class Verdict:
     """`accepted` draft tokens, then `phrase`, then `next_token`: the correction, or the bonus token when all were
     accepted.
 
     `tokens` are the draft's, on the host. `phrase`: the tokens that the target accepted of a candidate after the draft,
     which begins at `start`, counted over all candidates' tokens. `corrections`, after a rejection: `next_token`, and
-    what the target finds likeliest after each further draft token, the rejected one first.
+    what the target finds likeliest after each further draft token, the rejected one first. `draws`: None when greedy.
     """
 
     tokens: tuple[int, ...]
@@ -25,6 +40,7 @@ class Verdict:
     phrase: tuple[int, ...] = ()
     start: int = 0
     corrections: tuple[int, ...] = ()
+    draws: Draws | None = None
 
 
 def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, generator: torch.Generator) -> Verdict:
@@ -49,13 +65,17 @@ def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, genera
         best = logits.argmax(-1)
         accepted = count_accepted(best[:k], tokens)
         next_token = best[accepted]
+        found, draws = torch.cat([accepted, next_token, tokens, best]).tolist(), None
     else:
         best = logits[: k + 1].argmax(-1)
-        accepted, next_token = _rejection(sampling.distribution(logits[: k + 1]), draft, tokens, generator)
-    accepted, next_token, *numbers = torch.cat([accepted, next_token, tokens, best]).tolist()
-    tokens, best = tuple(numbers[:k]), numbers[k:]
+        accepted, next_token, numbers = _rejection(sampling.distribution(logits[: k + 1]), draft, tokens, generator)
+        # Token ids are exact in float64, so that one transfer takes them and the probabilities.
+        *found, draws = _split(torch.cat([accepted, next_token, tokens, best, numbers.double()]).tolist(), 3 + 2 * k, k)
+    accepted, next_token, *rest = found
+    tokens, best = tuple(rest[:k]), rest[k:]
     if accepted < k:
-        return Verdict(tokens, accepted, next_token, corrections=(next_token, *best[accepted + 1 : k + 1]))
+        corrections = (next_token, *best[accepted + 1 : k + 1])
+        return Verdict(tokens, accepted, next_token, corrections=corrections, draws=draws)
 
     def choose(place: int) -> int:
         """The target's token after one of the candidates'."""
@@ -64,9 +84,15 @@ def verify(logits: torch.Tensor, draft: Draft | None, sampling: Sampling, genera
             return best[row]
         return draw(sampling.distribution(logits[row : row + 1]), generator).item()
 
-    found = follow(candidates, next_token, choose)
-    phrase = candidates[found.branch][: found.passed] if found.passed else ()
-    return Verdict(tokens, accepted, found.next_token, phrase, found.start)
+    followed = follow(candidates, next_token, choose)
+    phrase = candidates[followed.branch][: followed.passed] if followed.passed else ()
+    return Verdict(tokens, accepted, followed.next_token, phrase, followed.start, draws=draws)
+
+
+def _split(numbers: list[float], ids: int, k: int) -> list:
+    """Token ids and counts, then the `Draws` of the numbers behind them."""
+    p, uniform, (p_next, q_next) = numbers[ids : ids + k], numbers[ids + k : ids + 2 * k], numbers[ids + 2 * k :]
+    return [*map(int, numbers[:ids]), Draws(tuple(p), tuple(uniform), p_next, q_next)]
 
 
 def count_leading(accept: torch.Tensor) -> torch.Tensor:
@@ -88,8 +114,11 @@ def acceptance_probabilities(logits: torch.Tensor, draft: Draft, sampling: Sampl
 
 
 def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, generator: torch.Generator):
+    """How many draft tokens are accepted (1,), the next token (1,), and the numbers of `Draws` in order (2k + 2,)."""
     if draft is None or draft.length == 0:
-        return tokens.new_zeros(1), draw(p[:1], generator)
+        next_token = draw(p[:1], generator)
+        p_next = p[0, next_token]
+        return tokens.new_zeros(1), next_token, torch.cat([p_next, torch.zeros_like(p_next)])
     k = draft.length
     p_of_tokens = p[:k].gather(1, tokens[:, None])[:, 0]
     q_of_tokens = draft.confidence[:k].to(p.device)
@@ -101,4 +130,5 @@ def _rejection(p: torch.Tensor, draft: Draft | None, tokens: torch.Tensor, gener
     residual = (p_next - q_next).clamp(min=0)
     # Rounding can leave nothing when p and q are equal up to the last bit; then p is the residual, to that precision.
     residual = torch.where(residual.sum() > 0, residual, p_next)
-    return accepted, draw(residual[None], generator)
+    next_token = draw(residual[None], generator)
+    return accepted, next_token, torch.cat([p_of_tokens, uniform, p_next[next_token], q_next[next_token]])

@@ -9,6 +9,7 @@ import pandas as pd
 from bench.errors import BenchError
 from bench.results import Results
 from bench.store import atomic
+from bench.tables.predicted import predicted_table
 from bench.tables.published import published_table
 from bench.tables.replays import ablation_table, oracle_table, replay_lines
 from bench.tables.speed import cell_numbers, main_table, passes_table, time_table
@@ -16,11 +17,15 @@ from bench.tables.table import FORMATS, Table, Text
 
 __all__ = ["FORMATS", "NAMES", "Table", "Text", "build_tables", "missing_tables", "show"]
 
-NAMES = ("main", "passes", "time", "ablations", "oracle", "published")
+NAMES = ("main", "passes", "time", "ablations", "oracle", "predicted", "published")
 _TRACES = (
     "python run_bench.py collect --split test --limit 16 && python run_bench.py costs && python run_bench.py replay"
 )
 _NO_REPLAY = f"no replay there; make one with: {_TRACES} bench/sweeps/methods.toml"
+_NO_PREDICTION = (
+    f"no replay of a run's outputs there, under costs measured for its pair; make one with: {_TRACES} SWEEP.toml, collected with the "
+    "run's --limit and --max-new-tokens"
+)
 _NO_ABLATION = f"no replay with variants there; make one with: {_TRACES} bench/sweeps/ablations.toml"
 
 
@@ -32,13 +37,14 @@ def build_tables(results: Results) -> list[Table]:
         tables += [main_table(results, numbers), passes_table(results, numbers), time_table(results, numbers)]
     if not lines.empty:
         tables += [ablation_table(results, lines), oracle_table(results, lines)]
+    tables.append(predicted_table(results))
     tables.append(published_table(results, numbers, lines))
     return [table for table in tables if table is not None]
 
 
 def missing_tables(tables: Sequence[Table]) -> dict[str, str]:
     """For each table that could not be built, what is missing and the command that makes it."""
-    reasons = {"ablations": _NO_ABLATION, "oracle": _NO_REPLAY}
+    reasons = {"ablations": _NO_ABLATION, "oracle": _NO_REPLAY, "predicted": _NO_PREDICTION}
     built = {table.name for table in tables}
     return {
         name: reasons.get(name, "no run there; make one with: python run_bench.py")

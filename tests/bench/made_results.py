@@ -1,7 +1,7 @@
 """Run folders and replay logs from random numbers, without a model: what tables, figures and the report read."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -125,12 +125,14 @@ def made_replay(
     draws: int = 0,
     name: str = "made",
     split: str = "test",
+    lengths: Mapping[tuple[str, int], int] | None = None,
 ) -> ReplayLog:
-    """A replay's log with all its kinds of rows: methods, four fixed lengths, the oracle."""
+    """A replay's log with all its kinds of rows: methods, four fixed lengths, the oracle. `lengths`: tokens of each output,
+    by task and number (default: random)."""
     rng = random.Random(draws)
     kinds = [(e.label, "ar" if e.method == "ar" else "method") for e in methods]
     kinds += [(f"fixed-{gamma}", "fixed") for gamma in range(1, 5)] + [("oracle", "oracle")]
-    lengths = {(task, n): rng.randint(20, 40) for task in tasks for n in range(samples)}
+    lengths = lengths or {(task, n): rng.randint(20, 40) for task in tasks for n in range(samples)}
     rows = []
     for task, n in lengths:
         for label, kind in kinds:

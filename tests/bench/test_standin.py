@@ -108,3 +108,17 @@ def test_a_shape_that_cannot_hold_the_model_is_one_line(tiny_standin, tmp_path, 
 def test_traces_are_collected_on_the_base_pair(capsys):
     assert main(["collect", "--pair", "standin:1b/small"]) == 2
     assert "collect --pair smollm2-135m" in capsys.readouterr().err
+
+
+def test_traces_of_the_base_pair_are_replayed_under_the_stand_ins_name(tiny_standin, tmp_path):
+    import bench.standin.registry as names
+    from bench.collect import collect
+    from bench.collect_config import CollectConfig
+    from bench.pairs import find_pair, place
+    from bench.trace_sets import checked_set
+
+    small = names.registry()["tiny"]
+    options = dict(split="test", limit=2, rollout=4, max_new_tokens=8, placement=place("cpu", "float32"))
+    collect(CollectConfig(pair=small, task="gsm8k", data_dir="builtin", out=tmp_path, **options))
+    found = checked_set(tmp_path, find_pair("standin:big/small@tiny"), "gsm8k", "test")
+    assert found.pair == "standin:big/small@tiny" and len(found.traces) == 2

@@ -24,8 +24,13 @@ VARIANT, GRID = (
 def folder(tmp_path_factory):
     """A folder with a run of two tasks, and a replay with a variant and a row of a grid."""
     path = tmp_path_factory.mktemp("results")
-    made_run(path, [AR, SD, PACER], samples=6)
-    made_replay(path, [AR, SD, PACER, VARIANT, GRID], costs=(("tiny on cpu", 0.1), ("tiny on cpu @0.5", 0.5)))
+    samples = made_run(path, [AR, SD, PACER], samples=6).read("samples").drop_duplicates("sample_id")
+    lengths = {(row.task, int(row.sample_id.rpartition("-")[2])): row.new_tokens for row in samples.itertuples()}
+    lengths = {key: n for key, n in lengths.items() if key[1] < 5} | {
+        ("mbpp", 4): 99
+    }  # one output is another than the run's
+    costs = (("tiny on cpu", 0.1), ("tiny on cpu @0.5", 0.5))
+    made_replay(path, [AR, SD, PACER, VARIANT, GRID], costs=costs, lengths=lengths)
     return path
 
 
@@ -121,6 +126,21 @@ def test_the_oracle_table_is_recomputed_from_the_replay(tables, parquet):
                 assert label == "oracle" or f"({100 * share:.0f} %)" in text
 
 
+def test_predictions_are_recomputed_from_the_outputs_that_run_and_replay_share(tables, parquet):
+    replayed = parquet["replay"].query("costs == 'tiny on cpu'")
+    both = parquet["samples"].merge(
+        replayed, on=["task", "sample_id", "method", "new_tokens"], suffixes=("", "_replayed")
+    )
+    total = both.groupby(["task", "method"])[["decode_s", "decode_s_replayed"]].sum()
+    numbers = tables["predicted"].numbers.set_index(["task", "method"])
+    assert numbers.samples.to_dict() == {(t, m): 5 - (t == "mbpp") for t in ("gsm8k", "mbpp") for m in ("sd", "pacer")}
+    for (task, method), row in numbers.iterrows():
+        speed = total.loc[task, "ar"] / total.loc[task, method]
+        assert row.measured == pytest.approx(speed.decode_s) and row.low <= row.measured <= row.high
+        assert row.predicted == pytest.approx(speed.decode_s_replayed)
+        assert row.difference == pytest.approx(row.predicted / row.measured - 1)
+
+
 def test_ablations_show_variants_beside_the_method_and_no_grid(tables, parquet):
     rows = {row[2].text: row[-1].text for row in tables["ablations"].rows}
     assert list(rows) == ["ar", "best fixed", "pacer", "rho-1", "oracle"]
@@ -183,7 +203,7 @@ def test_rendering_twice_gives_the_same_bytes(folder, tmp_path, form):
 def test_csv_is_one_tidy_table(folder, capsys):
     assert run_bench.main(["table", str(folder), "--format", "csv"]) == 0
     frame = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    assert set(frame.table) == set(NAMES) and {"pair", "task", "method", "speedup", "speedup_low"} <= set(frame.columns)
+    assert set(frame.table) == set(NAMES) and {"pair", "task", "method", "speedup", "speedup_low"} <= set(frame)
 
 
 def test_latex_is_escaped(tables):
@@ -199,7 +219,7 @@ def test_latex_is_escaped(tables):
 def test_what_is_missing_is_said(tmp_path, capsys):
     made_run(tmp_path, [SD], tasks=["gsm8k"], samples=1)
     tables = build_tables(read_results([tmp_path]))
-    assert set(missing_tables(tables)) == {"ablations", "oracle"}
+    assert set(missing_tables(tables)) == {"ablations", "oracle", "predicted"}
     main = next(table for table in tables if table.name == "main")
     assert [cell.text for cell in main.rows[0]][3] == "–"  # no ar, no speedup
     assert run_bench.main(["table", str(tmp_path)]) == 0
