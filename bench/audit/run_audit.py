@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from bench.audit.greedy import read_greedy
 from bench.audit.readings import Output, rounding
 from bench.audit.sampled import read_sampled

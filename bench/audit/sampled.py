@@ -12,7 +12,7 @@ from bench.audit.verdict import Place, Read
 from methods import Engine, Sampling
 
 _ROUNDING = 1e-5  # relative, of logged numbers: some are stored in float32
-# Of three equally good readings, the logged one among them, each is as likely as the others to be far from the other two.
+# That a logged number is farther from all three readings than these are from each other: of four alike, less than this.
 _CHANCE = 1 / 3
 
 
@@ -24,14 +24,14 @@ def read_sampled(
     probability, that logged probabilities are the target's, and that acceptances and residual draws follow from them
     (Leviathan et al. 2023, algorithm 1)."""
     readings = read(engine, output)
-    single, passes = (sampling.distribution(logits) for logits in (readings.single, readings.passes))
-    places = [*_impossible(output, readings.single, single, sampling), *_decisions(output, steps)]
+    read_p = [sampling.distribution(logits) for logits in readings.all]
+    places = [*_impossible(output, readings.single, read_p[0], sampling), *_decisions(output, steps)]
     logged, odd = [], 0
     for position, token, probability in _logged(output, steps):
-        ours = single[position, token].item(), passes[position, token].item()
+        ours = [p[position, token].item() for p in read_p]
         differences = [sampling.temperature * _distance(probability, p) for p in ours]
-        logged.append(Place(position, token, token, *differences))
-        odd += min(differences) > sampling.temperature * _distance(*ours)
+        logged.append(Place(position, token, token, *differences[:2]))
+        odd += min(differences) > sampling.temperature * _distance(min(ours), max(ours))
     return noted(readings, key, places, logged=logged, odd=odd, of=len(logged), chance=_CHANCE)
 
 
